@@ -1,4 +1,4 @@
-"""Node agents as they may be once their instance is broken into, or not there yet: on real sockets."""
+"""Behavior with compromised or unreachable node agents, on real sockets."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from tests.fixtures.watchdogs import plain
 
 HEAD = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
 LIMIT_S = 2.0
-"""Stands for the five seconds of the real thing, where an answer is late. It is enough for one that is in time."""
+"""Replaces the production limit of five seconds to keep tests fast. Normal responses need less."""
 Say = Callable[[Any], None]
 
 
@@ -45,7 +45,7 @@ def well(number: int, status: bytes = b"200 OK") -> Say:
 
 def byte_by_byte(line: Any) -> None:
     line.sendall(HEAD % b"200 OK" + b"\r\n")
-    while True:  # until whoever asked hangs up
+    while True:  # until the client disconnects
         line.sendall(b" ")
         time.sleep(LIMIT_S / 10)
 
@@ -58,7 +58,7 @@ def head_byte_by_byte(line: Any) -> None:
 
 
 def without_end(line: Any) -> None:
-    # whole within its time, and JSON but for its size
+    # complete within the time limit and valid JSON, but too large
     line.sendall(HEAD % b"202 Accepted" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
 
 
@@ -75,11 +75,11 @@ WISHES = [
 def saying(say: Say) -> type[socketserver.BaseRequestHandler]:
     class Connection(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            # the whole of it: a line that is closed over unread bytes is reset, and takes the answer with it
+            # read the complete request: closing a socket with unread bytes resets it and discards the response
             with self.request.makefile("rb") as asked:
                 head = list(takewhile(lambda line: line != b"\r\n", asked))
                 asked.read(sum(int(line[15:]) for line in head if line.lower().startswith(b"content-length:")))
-            # who asked may have gone, as it should
+            # the client may already have disconnected, as expected
             with contextlib.suppress(OSError):
                 say(self.request)
 
@@ -97,7 +97,7 @@ Started = Callable[..., NodeAgents]
 
 @pytest.fixture
 def agents() -> Iterator[Started]:
-    """Starts agents on one port: `i7=` says how the one on 127.0.0.7 answers."""
+    """Starts agents on one port. `i7=` defines the response of the agent on 127.0.0.7."""
     with contextlib.ExitStack() as running:
 
         def start(**says: Say) -> NodeAgents:
@@ -162,7 +162,7 @@ def telling(number: int, **changes: Any) -> Say:
     ],
     ids=lambda changes: " ".join(f"{key} {value!r}" for key, value in changes.items()),
 )
-def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, changes: dict[str, Any]) -> None:
+def test_a_malformed_status_is_absent_and_others_are_returned(agents: Started, changes: dict[str, Any]) -> None:
     asked = FleetAgents(agents(i1=telling(1, **changes), i2=telling(2)))
     found = asked.statuses([instance(1, address(1)), instance(2, address(2))])
     assert set(found) == {"i-2"}
@@ -184,7 +184,7 @@ def test_an_answer_of_other_types_is_none_and_spoils_no_other(agents: Started, c
         pytest.param({"reason": "preempted by its cloud"}, DrainOwner.CLOUD, NOTICED, id="0.1: under notice"),
     ],
 )
-def test_who_drains_it(
+def test_drain_owner_and_notice_time_are_read(
     agents: Started, changes: dict[str, Any], owner: DrainOwner | None, noticed: str | None
 ) -> None:
     said = telling(1, draining=True, phase="draining", phase_since=NOTICED, **changes)
@@ -201,7 +201,7 @@ def test_who_drains_it(
         pytest.param({}, False, id="an agent of an earlier release does not say"),
     ],
 )
-def test_whether_its_engine_has_served(agents: Started, changes: dict[str, Any], *, served_before: bool) -> None:
+def test_has_served_is_read(agents: Started, changes: dict[str, Any], *, served_before: bool) -> None:
     asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, **changes)))
     assert asked.statuses([instance(1, address(1))])["i-1"].has_served is served_before
 
@@ -214,7 +214,7 @@ def test_whether_its_engine_has_served(agents: Started, changes: dict[str, Any],
         pytest.param("ä" * 5000, "ä" * LONGEST_TEXT, id="very long"),
     ],
 )
-def test_what_an_agent_says_for_people_can_be_written_everywhere(agents: Started, said: str, read: str) -> None:
+def test_text_of_an_agent_is_sanitized_and_truncated(agents: Started, said: str, read: str) -> None:
     asked = FleetAgents(agents(i1=telling(1, phase="failed", ready=False, error=said, reason=said)))
     status = asked.statuses([instance(1, address(1))])["i-1"]
     assert (status.error, status.reason) == (read, read)
@@ -222,12 +222,12 @@ def test_what_an_agent_says_for_people_can_be_written_everywhere(agents: Started
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("bad", [byte_by_byte, head_byte_by_byte, large])
-def test_an_answer_that_does_not_come_whole_in_time_is_none(agents: Started, bad: Say) -> None:
+def test_a_slow_or_oversized_status_is_absent(agents: Started, bad: Say) -> None:
     asked = agents(i1=bad, i2=well(2))
     assert asked.statuses([instance(1, address(1)), instance(2, address(2))]) == {"i-2": {"instance": "i-2"}}
 
 
-def test_many_that_do_not_answer_keep_nobody_else_waiting(agents: Started) -> None:
+def test_unresponsive_agents_do_not_delay_others(agents: Started) -> None:
     asked = agents(**{f"i{n}": byte_by_byte for n in range(1, 32)}, i32=well(32))
     found = asked.statuses([instance(n, address(n)) for n in range(1, 33)])
     assert found == {"i-32": {"instance": "i-32"}}
@@ -244,7 +244,7 @@ def test_many_that_do_not_answer_keep_nobody_else_waiting(agents: Started) -> No
     ],
 )
 @pytest.mark.parametrize("ask", WISHES)
-def test_a_wish_that_is_not_taken_whole_is_an_error(
+def test_an_order_without_a_complete_response_is_an_error(
     agents: Started, say: Say, words: str, ask: Callable[[NodeAgents, Instance], object]
 ) -> None:
     with pytest.raises(CloudError, match=words):
@@ -279,7 +279,7 @@ def test_no_key_is_read_for_an_instance_without_an_address(ask: Callable[[NodeAg
         pytest.param(["wrong_time"], id="a list"),
     ],
 )
-def test_a_refusal_that_is_none_of_ours_is_an_error_of_bounded_length(agents: Started, answer: Any) -> None:
+def test_an_unknown_refusal_is_an_error_of_limited_length(agents: Started, answer: Any) -> None:
     body = json.dumps(answer).encode()
     asked: list[bool] = []
 
@@ -301,7 +301,7 @@ def test_a_refusal_that_is_none_of_ours_is_an_error_of_bounded_length(agents: St
         pytest.param("file:/etc/shadow", "is no secret that is known", id="a file"),
     ],
 )
-def test_a_key_that_cannot_be_read_says_who_may(
+def test_a_key_without_a_valid_reference_is_an_error(
     place: str | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(order_key.VARIABLE, raising=False)
@@ -309,7 +309,7 @@ def test_a_key_that_cannot_be_read_says_who_may(
         order_key.reader(place, "us-east-1")()
 
 
-def test_a_key_comes_from_the_file_that_the_environment_names(
+def test_the_key_is_read_from_the_file_in_the_environment_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "order-key.pem"
@@ -326,8 +326,8 @@ def test_a_key_comes_from_the_file_that_the_environment_names(
     assert read().public == signing.key().public
 
 
-def test_another_secret_that_a_document_names_is_shown_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fleet document is written with fewer rights than those with which people read it."""
+def test_the_value_of_another_secret_is_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users may read secrets that the authors of a fleet document may not, so errors must not contain the value."""
     monkeypatch.delenv(order_key.VARIABLE, raising=False)
     monkeypatch.setattr(order_key.secrets, "read", lambda *_: "correct-horse-battery")
     asked = NodeAgents(order_key.reader("ssm:/prod/db/master-password", "us-east-1"))
@@ -337,8 +337,8 @@ def test_another_secret_that_a_document_names_is_shown_to_nobody(monkeypatch: py
     asked.close()
 
 
-def test_who_is_in_no_pool_is_neither_asked_nor_given_an_order(agents: Started) -> None:
-    """Tags alone make no member: an order would tell whoever wrote them what a signed order looks like."""
+def test_an_instance_in_no_pool_gets_no_request_and_no_order(agents: Started) -> None:
+    """Tags do not prove pool membership, and an order would expose a signature to whoever wrote the tags."""
     asked: list[Any] = []
     node = agents(i1=asked.append)
     stranger = replace(instance(1, address(1)), pool=None)

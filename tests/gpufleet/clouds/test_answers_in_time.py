@@ -1,4 +1,4 @@
-"""An answer whose head or body trickles over a real connection is given up when its time is over."""
+"""Time limits for responses whose headers or body arrive slowly, on real connections."""
 
 import socketserver
 import ssl
@@ -18,15 +18,16 @@ from tests.fixtures.networks import served
 BODY = b'{"status": "success", "data": {"resultType": "vector", "result": []}}'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 LIMIT_S, BYTE_S = 2.0, 0.15
-"""The bytes of a slow answer take longer than it may take; an answer at once is well within that."""
+"""Time limit for a response, and pause between its bytes. Slow responses exceed the limit; normal ones do not."""
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
 @contextmanager
 def server(trickles: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
-    """Answers at once but for what `trickles` of the question's number; its URL, lines opened.
+    """A server that responds at once, except for the part that `trickles` returns for a request number.
 
-    That part comes a byte at a time, and nothing after it.
+    It sends this part one byte at a time, and nothing after it. Yields its URL, and a list with an item per
+    connection.
     """
     lines: list[int] = []
     asked = 0
@@ -46,7 +47,7 @@ def server(trickles: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
                 for byte in slow:
                     self.wfile.write(bytes((byte,)))
                     time.sleep(BYTE_S)
-                self.rfile.read(1)  # until the client hangs up
+                self.rfile.read(1)  # until the client disconnects
 
         def _head(self) -> bytes:
             head = b""
@@ -60,14 +61,14 @@ def server(trickles: Callable[[int], bytes]) -> Iterator[tuple[str, list[int]]]:
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """The client hung up: it was to."""
+            """Ignore the error: the client is expected to disconnect."""
 
     with served(Server(("127.0.0.1", 0), Line)) as made:
         yield f"http://127.0.0.1:{made.server_address[1]}", lines
 
 
 @pytest.mark.parametrize("slow", [HEAD[:20], HEAD[20:44], BODY[:24]], ids=["status line", "header", "body"])
-def test_what_trickles_is_given_up_in_time(slow: bytes) -> None:
+def test_a_slow_response_times_out(slow: bytes) -> None:
     with server(lambda number: slow) as (url, _):
         store = Prometheus(url, longest_s=LIMIT_S)
         with pytest.raises(CloudError, match=r"no whole answer in 2 s|in 2 s and goes on"):
@@ -75,7 +76,7 @@ def test_what_trickles_is_given_up_in_time(slow: bytes) -> None:
         store.close()
 
 
-def test_each_answer_has_a_time_of_its_own_and_lines_are_kept() -> None:
+def test_each_response_has_its_own_limit_and_connections_are_reused() -> None:
     clock = [0.0]
 
     def passes(_: int) -> bytes:
@@ -85,13 +86,13 @@ def test_each_answer_has_a_time_of_its_own_and_lines_are_kept() -> None:
     with server(passes) as (url, lines):
         transport = DeadlineTransport(ssl.create_default_context(), 60, clock=lambda: clock[0])
         store = Prometheus(url, httpx.Client(transport=transport), clock=lambda: clock[0], longest_s=60)
-        for _ in range(4):  # together they take longer than one may
+        for _ in range(4):  # the total exceeds the limit of one response
             assert store.query("up", NOW) == []
         assert len(lines) == 1
         store.close()
 
 
-def test_after_an_answer_that_was_given_up_the_next_one_is_asked_for_anew() -> None:
+def test_a_timeout_is_followed_by_a_new_connection() -> None:
     with server(lambda number: HEAD[:20] if number == 1 else b"") as (url, lines):
         store = Prometheus(url, longest_s=LIMIT_S)
         with pytest.raises(CloudError):
@@ -101,7 +102,7 @@ def test_after_an_answer_that_was_given_up_the_next_one_is_asked_for_anew() -> N
         store.close()
 
 
-def test_a_server_that_is_not_there_is_named() -> None:
+def test_an_unreachable_server_is_named() -> None:
     with server(lambda number: b"") as (url, _):
         pass
     store = Prometheus(url, longest_s=LIMIT_S)

@@ -36,7 +36,7 @@ def make_all(calls: AwsCalls, wanted: Foundation) -> list[bool]:
 
 
 @pytest.mark.parametrize("region", ["us-east-1", "eu-central-1"])
-def test_everything_is_made_once(endpoint: str, region: str) -> None:
+def test_all_resources_are_created_once(endpoint: str, region: str) -> None:
     calls = calls_to(endpoint, region)
     wanted = foundation(account_of(calls), region, "dev")
     assert public_key(calls, wanted) is None
@@ -57,7 +57,7 @@ def secret(calls: AwsCalls, name: str) -> Any:
     return calls.one("ssm", "get_parameter", Name=name, WithDecryption=True)["Parameter"]
 
 
-def test_another_key_for_orders_is_made_beside_the_one_in_use(endpoint: str) -> None:
+def test_a_second_order_key_is_created_and_the_first_stays(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     make_all(calls, wanted)
@@ -66,7 +66,7 @@ def test_another_key_for_orders_is_made_beside_the_one_in_use(endpoint: str) -> 
     assert public_key(calls, wanted) != public_key(calls, following)
 
 
-def test_a_secret_that_is_no_key_for_orders_is_named_and_not_shown(endpoint: str) -> None:
+def test_an_invalid_order_key_is_named_but_its_value_is_hidden(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("ssm", "put_parameter", Name=wanted.order_key, Value="correct-horse-battery", Type="SecureString")
@@ -76,7 +76,7 @@ def test_a_secret_that_is_no_key_for_orders_is_named_and_not_shown(endpoint: str
 
 
 @pytest.mark.parametrize("kind", ["String", "StringList"])
-def test_a_secret_that_is_kept_in_clear_is_named_and_not_shown(endpoint: str, kind: str) -> None:
+def test_an_unencrypted_secret_is_named_but_its_value_is_hidden(endpoint: str, kind: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("ssm", "put_parameter", Name=wanted.engine_key, Value="correct-horse-battery", Type=kind)
@@ -85,7 +85,7 @@ def test_a_secret_that_is_kept_in_clear_is_named_and_not_shown(endpoint: str, ki
     assert wanted.engine_key in str(refused.value) and "battery" not in str(refused.value)
 
 
-def test_the_state_bucket_is_closed_and_keeps_versions(endpoint: str) -> None:
+def test_the_state_bucket_is_private_and_versioned(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     make_all(calls, wanted)
@@ -95,7 +95,7 @@ def test_the_state_bucket_is_closed_and_keeps_versions(endpoint: str) -> None:
     assert "aws:SecureTransport" in calls.one("s3", "get_bucket_policy", Bucket=wanted.bucket)["Policy"]
 
 
-def test_a_second_environment_shares_the_bucket_alone(endpoint: str) -> None:
+def test_a_second_environment_shares_only_the_bucket(endpoint: str) -> None:
     calls = calls_to(endpoint)
     account = account_of(calls)
     make_all(calls, foundation(account, "us-east-1", "dev"))
@@ -111,7 +111,7 @@ LACKED = {
 
 
 @pytest.mark.parametrize("lacked", [[], *([word] for word in LACKED), [*LACKED]], ids="+".join)
-def test_a_bucket_that_a_killed_run_left_half_made_is_finished(endpoint: str, lacked: list[str]) -> None:
+def test_missing_bucket_settings_are_applied(endpoint: str, lacked: list[str]) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     next(steps(calls, wanted)).make()
@@ -124,7 +124,7 @@ def test_a_bucket_that_a_killed_run_left_half_made_is_finished(endpoint: str, la
     assert next(steps(calls, wanted)).present
 
 
-def test_a_bucket_of_which_nothing_but_the_name_was_made_is_finished(endpoint: str) -> None:
+def test_a_bucket_without_any_settings_is_completed(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("s3", "create_bucket", Bucket=wanted.bucket)
@@ -132,7 +132,7 @@ def test_a_bucket_of_which_nothing_but_the_name_was_made_is_finished(endpoint: s
     assert make_all(calls, wanted) == [True] * 4
 
 
-def test_what_people_set_themselves_stays(endpoint: str) -> None:
+def test_settings_of_users_stay(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("s3", "create_bucket", Bucket=wanted.bucket)
@@ -150,8 +150,8 @@ def test_what_people_set_themselves_stays(endpoint: str) -> None:
     assert rule["ApplyServerSideEncryptionByDefault"]["KMSMasterKeyID"] == "alias/ours"
 
 
-def test_a_bucket_of_somebody_else_is_refused() -> None:
-    """S3 answers 403 where the bucket's owner is not the account that is expected."""
+def test_a_bucket_of_another_account_is_refused() -> None:
+    """S3 returns 403 if the bucket belongs to another account than expected."""
     owners: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -161,7 +161,7 @@ def test_a_bucket_of_somebody_else_is_refused() -> None:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Suppress the log."""
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         calls = calls_to(f"http://127.0.0.1:{server.server_address[1]}")
@@ -170,7 +170,7 @@ def test_a_bucket_of_somebody_else_is_refused() -> None:
     assert owners == ["111122223333"]
 
 
-def test_every_call_on_the_bucket_names_its_owner(endpoint: str) -> None:
+def test_every_bucket_call_states_the_expected_owner(endpoint: str) -> None:
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     asked: dict[str, str | None] = {}
@@ -180,12 +180,12 @@ def test_every_call_on_the_bucket_names_its_owner(endpoint: str) -> None:
 
     calls._client("s3").meta.events.register("before-call.s3", note)  # pyright: ignore[reportPrivateUsage]
     make_all(calls, wanted)
-    assert asked.pop("CreateBucket") is None  # it knows no owner: a name that is taken is refused
+    assert asked.pop("CreateBucket") is None  # has no owner argument: S3 refuses a name that is taken
     assert len(asked) == 9
     assert set(asked.values()) == {wanted.account}
 
 
-def test_no_answer_is_not_taken_for_absence() -> None:
+def test_a_failed_call_does_not_count_as_absence() -> None:
     calls = calls_to("http://127.0.0.1:1")
     with pytest.raises(CloudError):
         next(steps(calls, foundation("0", "us-east-1", "dev")))

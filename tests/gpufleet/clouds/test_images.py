@@ -1,4 +1,4 @@
-"""Mirroring with the real skopeo into a real registry on loopback."""
+"""Mirrors images with the real skopeo to a real registry on loopback."""
 
 import gzip
 import hashlib
@@ -50,7 +50,7 @@ def _wait_for(url: str) -> None:
 
 
 def an_image(folder: Path) -> tuple[str, str]:
-    """A small image as an OCI layout: its place and its digest."""
+    """Create a small image as an OCI layout. Returns its location and its digest."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("hello"))
@@ -82,7 +82,7 @@ def an_image(folder: Path) -> tuple[str, str]:
     return f"oci:{folder}", digest
 
 
-def test_an_image_keeps_its_digest_and_is_copied_once(registry: str, tmp_path: Path) -> None:
+def test_an_image_keeps_its_digest_and_is_copied_only_once(registry: str, tmp_path: Path) -> None:
     source, digest = an_image(tmp_path / "engine")
     first = Registry(f"{registry}/gpu-fleet").mirror(source)
     assert (first.target, first.copied) == (f"{registry}/gpu-fleet/engine@{digest}", True)
@@ -92,7 +92,7 @@ def test_an_image_keeps_its_digest_and_is_copied_once(registry: str, tmp_path: P
     assert (by_digest.target, by_digest.copied) == (f"{registry}/second/engine@{digest}", True)
 
 
-def test_a_tag_is_pinned_to_what_it_means_now(registry: str, tmp_path: Path) -> None:
+def test_a_tag_is_resolved_to_its_current_digest(registry: str, tmp_path: Path) -> None:
     source, digest = an_image(tmp_path / "engine")
     Registry(f"{registry}/a").mirror(source)
     tag = digest.removeprefix("sha256:")[:16]
@@ -104,7 +104,7 @@ def test_a_tag_is_pinned_to_what_it_means_now(registry: str, tmp_path: Path) -> 
     [("oci:/nowhere", "is no OCI layout"), ("127.0.0.1:1/engine:v1", "failed")],
     ids=["no layout", "no registry"],
 )
-def test_what_cannot_be_read_is_named(registry: str, source: str, said: str) -> None:
+def test_an_unreadable_source_is_an_error(registry: str, source: str, said: str) -> None:
     with pytest.raises(CloudError, match=said):
         Registry(registry).mirror(source)
 
@@ -125,8 +125,8 @@ UNKNOWN = '{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "no such thing"}]
         pytest.param(500, "{}", "500 Internal Server Error", id="ill"),
     ],
 )
-def test_a_number_in_a_name_or_a_digest_is_no_answer(status: int, said: str, error: str | None) -> None:
-    """Each asks for an image called 404 whose digest holds 404, too."""
+def test_404_in_a_name_or_digest_does_not_count_as_absence(status: int, said: str, error: str | None) -> None:
+    """Name and digest of the requested image contain 404, like skopeo's error message for an absent image."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -138,11 +138,11 @@ def test_a_number_in_a_name_or_a_digest_is_no_answer(status: int, said: str, err
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Suppress the log."""
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         address = f"127.0.0.1:{server.server_address[1]}"
-        # skopeo believes no digest: what is there is asked for by its own
+        # skopeo verifies digests, so an existing image needs its real one
         digest = hashlib.sha256(said.encode()).hexdigest() if status == 200 else f"404{'a' * 61}"
         target = f"{address}/404/engine-404@sha256:{digest}"
         if error is None:

@@ -1,4 +1,4 @@
-"""Hooks of groups as the stack declares them: with a control host that completes them, and while it is down."""
+"""Lifecycle hooks as the stack declares them, with a control host that completes them and without one."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,7 +11,7 @@ from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, Group
 from tests.fixtures.clouds.aws_clockwork import Clockwork, clockwork, hook
 
 DRAIN_S = 90
-"""The pool's deadline; the hook gives a minute more."""
+"""Drain deadline of the pool in seconds. The hook's timeout is one minute longer."""
 HOOKS = (
     hook("LAUNCHING") | {"LifecycleHookName": READY_HOOK},
     hook("TERMINATING", heartbeat_s=DRAIN_S + 60) | {"LifecycleHookName": DRAIN_HOOK},
@@ -41,7 +41,7 @@ def read(cloud: Clockwork, name: str) -> Group:
     return found
 
 
-def test_a_boot_and_a_drain_go_on_when_they_are_confirmed(cloud: Clockwork) -> None:
+def test_confirmed_boots_and_drains_proceed(cloud: Clockwork) -> None:
     cloud.group("g", hooks=HOOKS)
     cloud.run(20)
     (first,) = read(cloud, "g").waiting_to_serve
@@ -56,8 +56,8 @@ def test_a_boot_and_a_drain_go_on_when_they_are_confirmed(cloud: Clockwork) -> N
     assert cloud.instance(first)["State"]["Name"] == "terminated"
 
 
-def test_what_is_complete_and_what_never_waited_is_no_error(cloud: Clockwork) -> None:
-    """An agent of the previous release answers its own hook while its role still lets it."""
+def test_completing_a_hook_that_does_not_wait_is_ignored(cloud: Clockwork) -> None:
+    """An agent of the previous release completes its own hook while its role still permits it."""
     cloud.group("g", size=2, hooks=HOOKS)
     cloud.run(20)
     first, second = sorted(read(cloud, "g").waiting_to_serve)
@@ -67,8 +67,8 @@ def test_what_is_complete_and_what_never_waited_is_no_error(cloud: Clockwork) ->
     assert dict(cloud.members("g")) == {first: "InService", second: "Pending:Wait"}, "the other one still waits"
 
 
-def test_with_the_control_host_down_for_an_hour_instances_boot_and_drain(cloud: Clockwork) -> None:
-    """Agents report and are not heard: groups go on by themselves, and end or replace nobody for it."""
+def test_instances_boot_and_drain_without_a_control_host(cloud: Clockwork) -> None:
+    """Hooks time out with CONTINUE, so groups proceed and do not terminate or replace instances because of it."""
     cloud.group("g", size=2, hooks=HOOKS)
     cloud.run(20)
     there = read(cloud, "g").waiting_to_serve

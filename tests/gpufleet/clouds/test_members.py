@@ -1,4 +1,4 @@
-"""Who is of a pool: by the group that the cloud states, on both clouds. Tags of a pool alone make nobody a member."""
+"""Pool membership on both clouds: the group that the cloud reports decides. A pool tag alone makes no member."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -64,7 +64,9 @@ def is_replica(instance: Instance) -> bool:
 
 
 @pytest.mark.parametrize(("group", "written", "member"), CLAIMS)
-def test_on_aws_the_group_decides(group: str | None, written: Mapping[str, str], *, member: bool) -> None:
+def test_on_aws_the_group_tag_decides_membership(
+    group: str | None, written: Mapping[str, str], *, member: bool
+) -> None:
     (one,) = AwsInventory(aws(group, written), REGION, "prod", GROUPS).instances()
     (life,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).history().records
     assert one.pool == life.instance.pool == ("legal" if member else None)
@@ -73,13 +75,13 @@ def test_on_aws_the_group_decides(group: str | None, written: Mapping[str, str],
     assert not one.is_of_the_house, "who claims a pool is not hidden among routers and control host"
 
 
-def test_who_looks_at_an_account_knows_no_member() -> None:
+def test_an_inventory_without_groups_reports_no_pool() -> None:
     (one,) = AwsInventory(aws("legal-a", OURS), REGION, "prod").gpus().instances
     assert one.pool is None
 
 
 class Google(GoogleCalls):
-    """One machine, and groups that list members or refuse."""
+    """One instance, and groups that list their members or fail."""
 
     def __init__(self, created_by: str | None, written: Mapping[str, str]) -> None:
         super().__init__("p")
@@ -117,7 +119,7 @@ def managed(group: str, place: str = f"zones/{ZONE}") -> str:
 
 
 @pytest.mark.parametrize(("group", "written", "member"), CLAIMS)
-def test_on_google_the_group_lists_its_members(
+def test_on_google_the_list_of_the_group_decides_membership(
     group: str | None, written: Mapping[str, str], *, member: bool
 ) -> None:
     place = f"regions/{REGION}" if group == "legal-any" else f"zones/{ZONE}"
@@ -141,7 +143,7 @@ def test_on_google_the_group_lists_its_members(
         pytest.param("legal-a", [(ZONE, "gpu-1", 7)], id="no group's path"),
     ],
 )
-def test_what_an_instances_metadata_says_makes_no_member(created_by: str, listed: list[tuple[str, str, int]]) -> None:
+def test_metadata_alone_does_not_prove_membership(created_by: str, listed: list[tuple[str, str, int]]) -> None:
     google = Google(created_by, OURS)
     google.listed = {"legal-a": listed, "legal-any": listed}
     (one,) = GoogleInventory(google, REGION, "prod", GROUPS).instances()
@@ -149,7 +151,7 @@ def test_what_an_instances_metadata_says_makes_no_member(created_by: str, listed
     assert not is_replica(one)
 
 
-def test_a_group_that_does_not_answer_makes_its_instances_unreadable_and_no_strangers() -> None:
+def test_a_failing_group_makes_its_instances_unreadable() -> None:
     google = Google(managed("legal-a"), OURS)
     google.refuses = {"legal-a"}
     found = GoogleInventory(google, REGION, "prod", GROUPS).listed()
@@ -158,7 +160,7 @@ def test_a_group_that_does_not_answer_makes_its_instances_unreadable_and_no_stra
         GoogleInventory(google, REGION, "prod", GROUPS).instances()
 
 
-def test_a_group_is_asked_for_new_instances_and_now_and_then() -> None:
+def test_a_group_is_listed_for_new_instances_and_periodically() -> None:
     now, google = [0.0], Google(managed("legal-a"), OURS)
     members = Members(google, REGION, GROUPS, clock=lambda: now[0])
 
@@ -188,7 +190,7 @@ def test_a_group_is_asked_for_new_instances_and_now_and_then() -> None:
     ],
     ids=["no environment", "another environment, which reports it", "ours, which is listed"],
 )
-def test_who_claims_a_pool_and_no_environment_is_listed(written: Mapping[str, str], *, claims: bool) -> None:
+def test_instances_with_a_pool_but_no_environment_are_listed(written: Mapping[str, str], *, claims: bool) -> None:
     for inventory in (
         AwsInventory(aws(None, written), REGION, "prod", GROUPS),
         GoogleInventory(Google(None, written), REGION, "prod", GROUPS),
@@ -197,7 +199,7 @@ def test_who_claims_a_pool_and_no_environment_is_listed(written: Mapping[str, st
         assert [one.claimed_pool for one in found] == (["legal"] if claims else [])
 
 
-def test_groups_that_are_due_together_are_asked_anew_one_after_the_other() -> None:
+def test_groups_due_together_are_listed_one_after_the_other() -> None:
     google = Google(managed("legal-a"), OURS)
     count, now = 3 * REFRESHED_AT_ONCE, [0.0]
     groups = {f"g-{n}": OwnedGroup(pool="legal", zone=ZONE) for n in range(count)}

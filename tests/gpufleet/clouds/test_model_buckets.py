@@ -1,4 +1,4 @@
-"""`gpufleet model` between buckets of both embedded clouds: add from one, list, approve, roll out."""
+"""`gpufleet model` with buckets of both embedded clouds: add from one bucket, list, approve, roll out."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SMALL = tiny_model.TinyModelShape(layers=1, hidden=32, intermediate=32, heads=1,
 
 
 def gpufleet(environment: Mapping[str, str], *words: str | Path, code: int = 0) -> Any:
-    """Run `gpufleet model`; its JSON, or its talk when it must fail."""
+    """Run `gpufleet model`. Returns its JSON output, or its error output if `code` is not 0."""
     done = subprocess.run(
         [sys.executable, "-m", "cli.main", "model", *map(str, words), "--json"],
         cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False,
@@ -31,7 +31,7 @@ def gpufleet(environment: Mapping[str, str], *words: str | Path, code: int = 0) 
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_a_model_goes_from_bucket_to_bucket_and_is_served_when_approved(
+def test_a_model_is_copied_between_buckets_and_served_after_approval(
     cloud: RunningCloud, tmp_path: Path, scheme: str
 ) -> None:
     source, target = f"source-{scheme}-models", f"target-{scheme}-models"
@@ -66,7 +66,7 @@ def test_a_model_goes_from_bucket_to_bucket_and_is_served_when_approved(
     assert (row["model"], row["revisions"], row["served"]) == ("chat", 1, added["digest"])
     (shown,) = gpufleet(environment, "show", *at)
     assert shown["approved"]["by"] == "ada"
-    # a pickle beside the weights: nothing of it is fetched
+    # a pickle file next to the weights is refused and not copied
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     put(tmp_path / "pytorch_model.bin")
     assert "pytorch_model.bin" in gpufleet(environment, "add", f"{scheme}://{source}/teams/a", *at, code=1)

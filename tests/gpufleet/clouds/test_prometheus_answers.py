@@ -1,4 +1,4 @@
-"""Answers of a metrics store that are no answers: each is an error in our words, none is half a fleet."""
+"""Invalid and incomplete responses of a metrics store. Each one is a CloudError and never a partial result."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,7 @@ ROW: dict[str, Any] = {"metric": {"instance_id": "i-1"}, "value": [1, "0"]}
 
 
 def answered(status: int, body: Any) -> Prometheus:
-    """A store that says so to everything."""
+    """A store that gives this response to all requests."""
     transport = httpx.MockTransport(lambda _: httpx.Response(status, json=body))
     return Prometheus("http://store", client=httpx.Client(transport=transport), now=lambda: NOW)
 
@@ -23,7 +23,7 @@ def vector(*rows: Any, **more: Any) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "vector", "result": list(rows)}, **more}
 
 
-def test_a_whole_answer_is_read() -> None:
+def test_a_complete_response_is_read() -> None:
     assert answered(200, vector(ROW)).query("up", NOW) == [({"instance_id": "i-1"}, 0.0)]
 
 
@@ -46,13 +46,13 @@ def test_a_whole_answer_is_read() -> None:
         pytest.param(200, vector("row"), "no vector of numbers", id="a word"),
     ],
 )
-def test_what_is_no_answer_is_an_error(status: int, body: Any, words: str) -> None:
+def test_an_invalid_response_is_an_error(status: int, body: Any, words: str) -> None:
     with pytest.raises(CloudError, match=words):
         answered(status, body).query("up", NOW)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"result": []}, {"result": [1, "soon"]}, {"yaml": 5}])
-def test_a_clock_or_a_configuration_that_is_none_is_an_error(data: Any) -> None:
+def test_an_invalid_clock_or_configuration_is_an_error(data: Any) -> None:
     store = answered(200, {"status": "success", "data": data})
     with pytest.raises(CloudError, match="not a scalar"):
         store.now()
@@ -63,6 +63,6 @@ def test_a_clock_or_a_configuration_that_is_none_is_an_error(data: Any) -> None:
 @pytest.mark.parametrize(
     "url", ["", "store", "ftp://store", "http://", "http://[::1", "http://store:port", "http://\0"]
 )
-def test_an_address_that_is_none_is_an_error(url: str) -> None:
+def test_an_invalid_url_is_an_error(url: str) -> None:
     with pytest.raises(CloudError, match="did not answer: "):
         Prometheus(url).query("up", NOW)

@@ -1,4 +1,4 @@
-"""A Prometheus whose clock is not ours: an old window would look like a new one. And one that takes its time."""
+"""A Prometheus with another clock, whose old samples could be read as current ones, and a slow Prometheus."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
 def store(date: str | None) -> Prometheus:
-    """One that answers nothing, and says this about the time."""
+    """A store with an empty result and this Date header."""
     headers = {} if date is None else {"Date": date}
     answer = {"status": "success", "data": {"resultType": "vector", "result": []}}
     transport = httpx.MockTransport(lambda request: httpx.Response(200, json=answer, headers=headers))
@@ -35,12 +35,12 @@ def test_clocks_apart_are_no_answer(apart: timedelta) -> None:
     [None, "yesterday", http_date(NOW), http_date(NOW + timedelta(seconds=30))],
     ids=["no", "bad", "same", "near"],
 )
-def test_clocks_together_or_unknown_are_believed(date: str | None) -> None:
+def test_a_small_or_unknown_clock_difference_is_accepted(date: str | None) -> None:
     assert store(date).query("up", NOW) == []
 
 
 class Trickle(httpx.SyncByteStream):
-    """A whole answer in parts, with this time before each."""
+    """A complete response in several parts, with this delay before each part."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.passed, self.parts = seconds, 0.0, 0
@@ -58,12 +58,12 @@ def trickling(trickle: Trickle) -> Prometheus:
     return Prometheus("http://127.0.0.1:9", client, now=lambda: NOW, clock=lambda: trickle.passed)
 
 
-def test_an_answer_that_trickles_is_given_up_before_its_end() -> None:
+def test_a_slow_response_is_aborted_before_its_end() -> None:
     trickle = Trickle(LONGEST_S / 2 + 1)
     with pytest.raises(CloudError, match=r"bytes in 120 s and goes on"):
         trickling(trickle).query("up", NOW)
     assert trickle.parts == 2
 
 
-def test_an_answer_in_parts_within_the_time_is_believed() -> None:
+def test_a_response_in_parts_within_the_limit_is_accepted() -> None:
     assert trickling(Trickle(LONGEST_S / 4)).query("up", NOW) == []

@@ -1,4 +1,4 @@
-"""`gpufleet rollout` on a group of the embedded cloud."""
+"""`gpufleet rollout` for groups of the embedded cloud."""
 
 import json
 import os
@@ -54,9 +54,7 @@ def _pin(cloud: RunningCloud, group: str, template: str, version: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_changed_template_reaches_every_instance_once_and_serving_never_drops(
-    cloud: RunningCloud, tmp_path: Path
-) -> None:
+def test_a_rollout_replaces_every_instance_once(cloud: RunningCloud, tmp_path: Path) -> None:
     template = make_template(cloud, "roll")
     make_group(cloud, "roll", template, size=2)
     _pin(cloud, "roll", template, "1")
@@ -91,7 +89,7 @@ def test_a_changed_template_reaches_every_instance_once_and_serving_never_drops(
         pytest.param(("--cancel",), 0, "", id="nothing to cancel"),
     ],
 )
-def test_wrong_use_is_said(
+def test_arguments_that_change_nothing(
     cloud: RunningCloud, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     name = f"still-{code}"
@@ -103,7 +101,7 @@ def test_wrong_use_is_said(
     assert said in done.stderr
 
 
-def test_a_group_that_follows_the_latest_version_cannot_be_judged(cloud: RunningCloud, tmp_path: Path) -> None:
+def test_a_group_with_the_latest_version_is_an_error(cloud: RunningCloud, tmp_path: Path) -> None:
     make_group(cloud, "latest", make_template(cloud, "latest"), size=0)
     done = _run(cloud, _document(tmp_path, "latest"))
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Models from S3 into the cache, on good days and bad ones, with the reader that instances use."""
+"""Copies models from S3 to the cache with the instances' reader, from a store with and without failures."""
 
 import os
 import random
@@ -27,7 +27,7 @@ from serving.cache.sync import CorruptError, Progress, Sync, SyncError, served_d
 from tests.fixtures.clouds.object_store import Day, ObjectStore, Trap, serving
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-KEYS = Credentials(access_key="a", secret_key="b")  # noqa: S106 - the store does not look
+KEYS = Credentials(access_key="a", secret_key="b")  # noqa: S106 - the store does not check it
 
 
 def s3(url: str) -> S3Store:
@@ -63,7 +63,7 @@ def test_a_bad_day_that_passes_costs_only_time(
 ) -> None:
     sync, progress, digest = sync_of(store, tmp_path), Progress(), source[1].digest
     assert served_digest(sync.store, "models/chat") == digest
-    # spares the two small objects: served.json was the first, the manifest is the second
+    # no failures for the first two responses: served.json and the manifest
     store.mood.day, store.mood.spared, store.mood.times = day, 2, 3
     sync.bring(digest, NOW, progress)
     assert verify(sync.cache, "chat", digest) == []
@@ -72,7 +72,7 @@ def test_a_bad_day_that_passes_costs_only_time(
 
 
 @pytest.mark.parametrize("day", BAD_DAYS)
-def test_a_bad_day_that_stays_ends_the_sync_and_leaves_nothing_to_serve(
+def test_permanent_failures_end_the_sync_without_a_cache_entry(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path, day: Day
 ) -> None:
     sync, digest = sync_of(store, tmp_path), source[1].digest
@@ -86,7 +86,7 @@ def test_a_bad_day_that_stays_ends_the_sync_and_leaves_nothing_to_serve(
 
 
 class ChangingStore(S3Store):
-    """Another version of a file is there as soon as its first chunk was answered."""
+    """A store that changes the version of a file after sending its first chunk."""
 
     def __init__(self, store: ObjectStore, *, conditions: bool) -> None:
         self.session = Session(region="us-east-1", credentials=lambda: KEYS, endpoint=store.url)
@@ -118,7 +118,7 @@ class _ChangingReader(S3Reader):
 
 @pytest.fixture(scope="module")
 def two_chunks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
-    """A model with a file of one chunk and a little more."""
+    """A model with a file that is slightly larger than one chunk."""
     folder = tmp_path_factory.mktemp("two chunks")
     tiny_model.make(folder / "source")
     with (folder / "source/more.txt").open("wb") as file:
@@ -147,7 +147,7 @@ def test_an_object_that_changes_between_two_chunks_ends_the_sync(
     assert verify(sync.cache, "chat", manifest.digest) == []
 
 
-def test_progress_tells_how_far_each_file_is(two_chunks: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_progress_reports_the_share_of_each_file(two_chunks: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = two_chunks
     progress, heard = Progress(), list[dict[str, float]]()
     with serving(folder) as store:
@@ -161,16 +161,14 @@ def test_progress_tells_how_far_each_file_is(two_chunks: tuple[Path, Manifest], 
     assert progress.under_way() == {}
 
 
-def test_a_file_costs_one_request_and_nothing_is_asked_before_its_first_byte(
-    store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
-) -> None:
+def test_each_file_needs_one_request(store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path) -> None:
     sync_of(store, tmp_path).bring(source[1].digest, NOW)
-    # beside the files: the manifest, whose size nobody knows yet
+    # one GET per file and one for the manifest; only the manifest needs a HEAD, because its size is unknown
     assert (store.mood.heads, store.mood.gets) == (1, 1 + len(source[1].files))
 
 
 @pytest.mark.parametrize("size", [0, 1, -1], ids=["empty", "one byte", "one byte less"])
-def test_an_object_of_another_size_is_said_at_its_first_answer(
+def test_a_wrong_object_size_is_an_error_without_retries(
     source: tuple[Path, Manifest], tmp_path: Path, size: int
 ) -> None:
     copy, manifest = tmp_path / "copy", source[1]
@@ -186,7 +184,7 @@ def test_an_object_of_another_size_is_said_at_its_first_answer(
     assert sync.cache.entries() == []
 
 
-def test_a_longer_object_is_not_taken_for_the_manifests(source: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_an_object_longer_than_in_the_manifest_is_an_error(source: tuple[Path, Manifest], tmp_path: Path) -> None:
     copy, manifest = tmp_path / "copy", source[1]
     shutil.copytree(source[0], copy)
     harmed = copy / "models/chat" / manifest.digest / "files/config.json"
@@ -220,7 +218,7 @@ def test_a_machine_whose_clock_is_off_signs_again_with_the_stores_time(
     assert abs(session.skew.ahead - expected) < timedelta(seconds=30)
 
 
-def test_a_refusal_by_a_store_whose_time_is_ours_is_not_asked_twice(
+def test_a_refusal_without_clock_difference_is_not_retried(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     store.mood.day, store.mood.times = Day.REFUSES, 10**6
@@ -232,7 +230,7 @@ def test_a_refusal_by_a_store_whose_time_is_ours_is_not_asked_twice(
     assert store.mood.gets == 1
 
 
-def test_several_engines_on_one_machine_wait_for_one_download(
+def test_several_engines_on_one_machine_share_one_download(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     progresses = [Progress() for _ in range(4)]
@@ -273,7 +271,7 @@ print(steps)
 
 
 def sync_process(store: ObjectStore, root: Path, digest: str, *, last_step: int = 0) -> subprocess.Popen[str]:
-    """A sync in a process of its own, which kills itself before its `last_step`th opening or renaming of a file."""
+    """Start a sync in a new process. It kills itself before file operation number `last_step`; 0: never."""
     return subprocess.Popen(
         [sys.executable, "-c", SYNC_ONCE, store.url, str(root), digest, str(last_step)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -283,7 +281,7 @@ def sync_process(store: ObjectStore, root: Path, digest: str, *, last_step: int 
 
 
 def _killed_at_byte(store: ObjectStore, root: Path, digest: str, byte: int) -> bool:
-    """Run a sync and kill it before that byte is sent; False when it needed fewer and ended well."""
+    """Run a sync and kill it before this byte is sent. Returns False if the sync finished with fewer bytes."""
     started, processes = threading.Event(), list[subprocess.Popen[str]]()
 
     def end() -> None:
@@ -304,7 +302,7 @@ def test_killed_at_any_byte_it_goes_on_and_no_wrong_byte_is_kept(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path, seed: int
 ) -> None:
     dice, (_, manifest), cache = random.Random(seed), source, Cache(tmp_path)
-    # a run reads the manifest and the model, so the first one is always killed; later ones have less to read
+    # the first run reads everything and is always killed; later runs have less to read
     for kill in range(5):
         killed = _killed_at_byte(store, tmp_path, manifest.digest, dice.randrange(1, manifest.size))
         assert killed or kill > 0
@@ -327,7 +325,7 @@ def test_killed_before_any_step_on_the_disk_it_is_whole_or_not_there(
     digest = source[1].digest
     counted = sync_process(store, tmp_path / "counted", digest)
     steps = int(counted.communicate(timeout=120)[0])
-    # the first steps, some on the way, and each of the last ones, where what is staged becomes what is there
+    # the first steps, some in the middle, and all of the last ones, which move staged files to their final place
     chosen = sorted({1, 2, 3, steps // 3, steps // 2, *range(steps - 9, steps + 1)})
     for last in chosen:
         cache = Cache(tmp_path / f"until {last}")
@@ -341,7 +339,7 @@ def test_killed_before_any_step_on_the_disk_it_is_whole_or_not_there(
 
 
 def _spoil_one_byte(dice: random.Random, folder: Path) -> None:
-    """What a disk does that lost power: a byte of a staged file is wrong."""
+    """Corrupt one byte of a staged file, as a power loss may do."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
     if files:
         path = dice.choice(files)

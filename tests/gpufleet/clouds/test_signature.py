@@ -1,4 +1,4 @@
-"""Our signer against botocore's, for requests of every shape that an instance sends."""
+"""Compares the signer with botocore's, for all kinds of requests that an instance sends."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from urllib.parse import quote
@@ -18,13 +18,13 @@ KEYS = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=4).map("/
 
 
 def theirs(request: Request, credentials: Credentials, service: str) -> str:
-    """The Authorization header that botocore gives the same request at the same time."""
+    """The signature that botocore computes for the same request at the same time."""
     wish = AWSRequest(method=request.method, url=request.url, headers=dict(request.headers), data=request.body or b"")
     boto = BotoCredentials(credentials.access_key, credentials.secret_key, credentials.session_token)
     signer = (auth.S3SigV4Auth if service == "s3" else auth.SigV4Auth)(boto, service, "us-east-1")
     wish.context["timestamp"] = NOW.strftime("%Y%m%dT%H%M%SZ")
     if service == "s3":
-        # plain HTTP has the body signed, as we always do
+        # always sign the body, as botocore does for plain HTTP
         wish.context["payload_signing_enabled"] = True
     wish.headers["X-Amz-Date"] = wish.context["timestamp"]
     if credentials.session_token:
@@ -45,7 +45,7 @@ def theirs(request: Request, credentials: Credentials, service: str) -> str:
     body=st.binary(max_size=50),
     range_=st.booleans(),
 )
-def test_signatures_are_those_of_botocore(
+def test_signatures_equal_those_of_botocore(
     service: str, key: str, query: dict[str, str], token: str | None, secret: str, body: bytes, range_: bool
 ) -> None:
     pairs = "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in query.items())
@@ -58,13 +58,13 @@ def test_signatures_are_those_of_botocore(
     assert ours["Authorization"].rpartition("Signature=")[2] == theirs(request, credentials, service)
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_repr_hides_secrets() -> None:
     shown = repr(Credentials(access_key="AKIDEXAMPLE", secret_key="very secret", session_token="token"))  # noqa: S106
     assert "very secret" not in shown
     assert "token" not in shown
 
 
-def test_the_time_is_signed_in_utc() -> None:
+def test_the_signed_time_is_in_utc() -> None:
     request = Request(method="GET", url="http://127.0.0.1/", headers={})
     credentials = Credentials(access_key="a", secret_key="b")  # noqa: S106
     berlin = NOW.astimezone(timezone(timedelta(hours=1)))
@@ -73,7 +73,7 @@ def test_the_time_is_signed_in_utc() -> None:
 
 
 @pytest.mark.parametrize("service", ["s3", "ec2"])
-def test_only_s3_is_told_the_digest_of_the_body(service: str) -> None:
+def test_only_s3_gets_the_digest_header(service: str) -> None:
     request = Request(method="GET", url="http://127.0.0.1/", headers={})
     signed = sign(request, Credentials(access_key="a", secret_key="b"), region="r", service=service, now=NOW)  # noqa: S106
     assert ("X-Amz-Content-SHA256" in signed) == (service == "s3")

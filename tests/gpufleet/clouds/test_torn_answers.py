@@ -1,4 +1,4 @@
-"""Answers that are none, as a proxy or a dying server gives them: each reader says so in the error it promises."""
+"""Incomplete and invalid responses, as from a proxy or a failing server. Each reader raises its documented error."""
 
 import socketserver
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ TORN = {
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    """An address at which every question gets the answer that the test is parametrized with."""
+    """URL of a server that gives the parametrized response to all requests."""
     said: bytes = request.param
 
     class Connection(socketserver.BaseRequestHandler):
@@ -83,7 +83,7 @@ OF_SECRETS = ("SSM", "Google token", "Google secret", "Google API")
 
 @pytest.mark.parametrize("server", TORN.values(), ids=TORN.keys(), indirect=True)
 @pytest.mark.parametrize("reader", READERS)
-def test_no_answer_is_the_error_that_callers_wait_for(
+def test_an_invalid_response_raises_the_documented_error(
     server: str, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (ENDPOINT, "GPUFLEET_SECRETMANAGER_ENDPOINT"):
@@ -95,7 +95,7 @@ def test_no_answer_is_the_error_that_callers_wait_for(
 
 
 @pytest.mark.parametrize("server", [answer(b'{"error": {"message": "no"}}', status="404 Not Found")], indirect=True)
-def test_what_was_to_be_made_and_has_no_place_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_404_is_absence_for_get_and_an_error_for_post(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, server)
     assert GoogleRest().ask("storage", "GET", "/storage/v1/b/x") is None
     with pytest.raises(CloudError, match="POST /storage/v1/b was refused: no"):

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as an instance reads its model with it: kept connections, bounded bodies, failures as OSError."""
+"""HTTP/1.1 client of the object readers: persistent connections, bounded bodies, failures as OSError."""
 
 import contextlib
 import shutil
@@ -18,13 +18,13 @@ from gpufleet.clouds.wire import Connection, Server, is_complete, read
 
 
 class _Scripted(Server):
-    """Answers the requests of each connection with its responses, and closes its side after the last."""
+    """A server with a list of responses for each connection. It closes its side after the last response."""
 
     def __init__(self, *connections: Sequence[bytes], closes: bool = True) -> None:
         super().__init__("http://store.test:81")
         self.timeout_s: float = wire.TIMEOUT_S
         self.received: list[bytes] = []
-        """What came over each connection that was opened."""
+        """Bytes received on each connection."""
         self._connections = [[*responses] for responses in connections]
         self._closes = closes
         self._ends: list[socket.socket] = []
@@ -98,7 +98,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         ),
     ],
 )
-def test_a_response_is_read_and_its_connection_is_kept(sent: bytes, method: str, status: int, body: bytes) -> None:
+def test_a_response_is_read_and_the_connection_stays_open(sent: bytes, method: str, status: int, body: bytes) -> None:
     with connected([sent, sent]) as (connection, server):
         assert [ask(connection, method), ask(connection, method)] == [(status, body)] * 2
         assert len(server.received) == 1
@@ -151,13 +151,13 @@ def test_a_body_longer_than_its_limit_is_refused() -> None:
         pytest.param(b"HTTP/1.0 206 Partial\r\nContent-Length: 3\r\n\r\nabc", id="as HTTP/1.0 does"),
     ],
 )
-def test_a_connection_that_the_server_will_close_is_opened_again(first: bytes) -> None:
+def test_a_connection_is_reopened_if_the_server_announces_its_end(first: bytes) -> None:
     with connected([first], [RESPONSE], closes=False) as (connection, server):
         assert [ask(connection), ask(connection)] == [(206, b"abc")] * 2
         assert len(server.received) == 2
 
 
-def test_a_kept_connection_that_the_server_closed_fails_once_and_is_opened_again() -> None:
+def test_a_connection_closed_by_the_server_fails_once_and_is_reopened() -> None:
     with connected([RESPONSE], [RESPONSE]) as (connection, server):
         assert ask(connection) == (206, b"abc")
         with pytest.raises(ConnectionError):
@@ -176,7 +176,7 @@ def _fail(response: HTTPResponse) -> None:
 
 
 @pytest.mark.parametrize("use", [_leave_the_rest, _fail])
-def test_the_rest_of_a_response_does_not_become_the_next_one(use: Callable[[HTTPResponse], None]) -> None:
+def test_the_remainder_of_a_response_is_not_read_as_the_next_one(use: Callable[[HTTPResponse], None]) -> None:
     with connected([RESPONSE + b"HTTP/1.1 500 the rest\r\n\r\n"], [RESPONSE], closes=False) as (connection, server):
         with contextlib.suppress(ValueError), connection.request("GET", "/", {}) as response:
             use(response)
@@ -184,7 +184,7 @@ def test_the_rest_of_a_response_does_not_become_the_next_one(use: Callable[[HTTP
         assert len(server.received) == 2
 
 
-def test_a_header_cannot_inject_another_one_and_leaves_nothing_for_the_next_request() -> None:
+def test_a_header_with_a_line_break_is_refused_and_discarded() -> None:
     with connected([RESPONSE]) as (connection, server):
         with pytest.raises(ValueError, match="header"), connection.request("GET", "/", {"If-Match": "a\r\nX: y"}):
             pass
@@ -210,7 +210,7 @@ def test_a_server_that_stops_sending_ends_in_a_timeout(sent: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of `localhost`, signed by itself; the key is in the same folder."""
+    """A self-signed certificate for `localhost`. Its key is in the same folder."""
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-keyout", str(path.with_name("key.pem")), "-out", str(path), "-days", "2", "-subj", "/CN=localhost"]
@@ -222,7 +222,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.contextmanager
 def secure(certificate: Path, sent: bytes) -> Iterator[str]:
-    """The URL of a server that sends the same to every client that completes the TLS handshake."""
+    """URL of a server that sends the same response to every client that completes the TLS handshake."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_name("key.pem"))
 
@@ -247,7 +247,9 @@ def secure(certificate: Path, sent: bytes) -> Iterator[str]:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
-def test_tls_is_verified_and_its_connections_are_kept(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_certificates_are_verified_and_connections_stay_open(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     body = bytes(range(256)) * 1000
     with secure(certificate, b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body) as url:
         with contextlib.closing(Connection(Server(url))) as other, pytest.raises(ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""What an Auto Scaling group says of its members, in AWS's own sentences."""
+"""The meaning of Auto Scaling activities, with the messages of AWS."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
         pytest.param("Terminating EC2 instance", "Failed", "whatever", None, id="an end that failed"),
     ],
 )
-def test_what_happened(description: str, status: str, words: str, kind: ActivityKind | None) -> None:
+def test_activities_are_classified(description: str, status: str, words: str, kind: ActivityKind | None) -> None:
     found = read_activity(
         {
             "ActivityId": "1",
@@ -185,7 +185,7 @@ def test_refusals_with_and_without_a_mixed_policy(
         "",
     ],
 )
-def test_what_nobody_has_seen_is_unknown(words: str) -> None:
+def test_unknown_messages_are_unknown(words: str) -> None:
     assert read(message=words).kind is K.UNKNOWN
 
 
@@ -204,7 +204,7 @@ def test_what_nobody_has_seen_is_unknown(words: str) -> None:
         ("Server.InsufficientInstanceCapacity", K.NO_CAPACITY),
     ],
 )
-def test_what_ended_before_it_was_in_service(code: str, kind: ActivityKind) -> None:
+def test_an_instance_that_ends_before_service_has_the_kind_of_its_reason(code: str, kind: ActivityKind) -> None:
     words = (
         "Instance became unhealthy while waiting for instance to be in InService state."
         f" Termination Reason: {code}: words of the instance"
@@ -234,13 +234,13 @@ def test_what_ended_before_it_was_in_service(code: str, kind: ActivityKind) -> N
         ("", K.ENDED_UNSTATED),
     ],
 )
-def test_ends(cause: str, kind: ActivityKind) -> None:
+def test_terminations_are_classified(cause: str, kind: ActivityKind) -> None:
     said = f"At 2026-11-21T02:15:00Z {cause}" if cause else ""
     found = read("Terminating EC2 instance", "Successful", instance="i-0123456789abcdef0", cause=said)
     assert found.kind is kind
 
 
-def test_what_is_neither_a_launch_nor_an_end_is_left_out() -> None:
+def test_other_activities_are_omitted() -> None:
     raw = _line(1, 0, "Successful", "Updating load balancers/target groups: Successful.")
     assert read_activity(raw) is None
 
@@ -261,7 +261,7 @@ def read(
     return found
 
 
-def test_a_launch_that_failed_and_the_end_that_follows_it_count_once() -> None:
+def test_a_failed_launch_and_its_termination_count_once() -> None:
     words = "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token 1 was abandoned: x"
     gone = "At 2026-11-22T14:59:00Z an instance was taken out of service in response to a launch failure."
     name = "i-0123456789abcdef0"
@@ -290,7 +290,7 @@ def _line(number: int, ago: int, status: str, description: str) -> dict[str, Any
 
 
 class Scaling:
-    """In the order of the API: what is in progress first, then by start, the newest first; two to a page."""
+    """Activities in the order of the API: first those in progress, then the others, newest first. Two per page."""
 
     def __init__(self) -> None:
         self.pages_read = 0
@@ -312,7 +312,7 @@ class Scaling:
             yield {"Activities": self.lines[first : first + 2]}
 
 
-def test_one_that_has_drained_for_long_hides_no_refusal_and_old_pages_are_not_read() -> None:
+def test_a_long_drain_hides_no_refusal_and_old_pages_are_not_read() -> None:
     scaling = Scaling()
     groups = AwsGroups(AwsCalls("us-east-1", lambda _: scaling))
     found = groups.activities(["chat"], NOW - timedelta(minutes=10))
@@ -321,7 +321,7 @@ def test_one_that_has_drained_for_long_hides_no_refusal_and_old_pages_are_not_re
 
 
 class Shifting(Scaling):
-    """Something new happens after each page, which moves the rest on by one."""
+    """A new activity between two requests moves the last item of a page to the next page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -334,6 +334,6 @@ class Shifting(Scaling):
         yield {"Activities": self.lines[1:]}
 
 
-def test_what_stands_on_two_pages_happened_once() -> None:
+def test_an_activity_on_two_pages_counts_once() -> None:
     found = AwsGroups(AwsCalls("us-east-1", lambda _: Shifting())).activities(["chat"], NOW - timedelta(minutes=10))
     assert [(one.id, one.kind) for one in found] == [("2", ActivityKind.UNHEALTHY), ("1", ActivityKind.UNHEALTHY)]

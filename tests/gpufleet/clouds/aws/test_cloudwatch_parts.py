@@ -1,4 +1,4 @@
-"""CloudWatch's answers in parts: the rest of a series comes on the next page, or the answer is not whole."""
+"""CloudWatch responses in parts: a series may span several pages, or remain incomplete."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ def part(minutes: Sequence[int], status: str, value: float = 0.0) -> dict[str, A
 
 @dataclass
 class Client:
-    """One series of one GPU, its values in these pages."""
+    """One series of one GPU, with values on these pages."""
 
     parts: Sequence[Mapping[str, Any]]
 
@@ -58,6 +58,6 @@ def test_parts_on_several_pages_are_one_series() -> None:
 
 
 @pytest.mark.parametrize("status", ["PartialData", "InternalError", "Forbidden"])
-def test_a_series_that_ends_in_a_part_is_not_whole(status: str) -> None:
+def test_an_incomplete_series_is_an_error(status: str) -> None:
     with pytest.raises(CloudError, match=f"s0 is {status}"):
         read(part([1, 2], "PartialData"), part([3], status))

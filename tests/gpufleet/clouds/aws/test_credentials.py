@@ -1,4 +1,4 @@
-"""Credentials that come late: a process that asked while the metadata service was busy goes on when it answers."""
+"""Late credentials: a process recovers if the metadata service did not respond at first."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gpufleet.domain.activity import CloudError
 
 
 class Client:
-    """One of EC2, made when there were credentials or when there were none."""
+    """An EC2 client that was created with or without credentials."""
 
     def __init__(self, known: bool) -> None:
         self._known = known
@@ -27,7 +27,7 @@ class Client:
         return [self.describe_regions()]
 
 
-def test_a_client_without_credentials_is_made_anew() -> None:
+def test_a_client_without_credentials_is_recreated() -> None:
     made: list[str] = []
 
     def make(service: str) -> Client:

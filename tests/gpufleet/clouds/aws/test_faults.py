@@ -1,4 +1,4 @@
-"""Faults of AWS as they come over the wire, to the real boto3: a part is never taken for the whole."""
+"""AWS failures at the HTTP level, with the real boto3. A partial result never counts as complete."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def refusal(code: str) -> bytes:
 
 @dataclass
 class Cloud:
-    """Answers as a test says, in turn; the last answer stays."""
+    """Gives the responses of a test in order, and repeats the last one."""
 
     answers: list[Answer] = field(default_factory=list[Answer])
     asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -75,7 +75,7 @@ def cloud() -> Iterator[tuple[Cloud, AwsCalls]]:
             self.close_connection = length is not None
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Suppress the log."""
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         server.daemon_threads = True
@@ -136,7 +136,7 @@ WHOLE = listing(instance(1))
     [AwsInventory.instances, lambda inventory: inventory.gpus().whole()],
     ids=["of the fleet", "all GPUs"],
 )
-def test_an_inventory_that_is_not_whole_raises(
+def test_an_incomplete_inventory_is_an_error(
     cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str, read: Callable[[AwsInventory], object]
 ) -> None:
     said, calls = cloud
@@ -157,7 +157,7 @@ def test_an_inventory_that_is_not_whole_raises(
     ],
     ids=["no zone", "no launch time", "no type", "a state that nobody knows", "another region"],
 )
-def test_a_malformed_instance_fails_alone_and_each_list_names_it(
+def test_a_malformed_instance_does_not_affect_others(
     cloud: tuple[Cloud, AwsCalls], part: tuple[bytes, bytes]
 ) -> None:
     said, calls = cloud
@@ -176,7 +176,7 @@ def test_a_malformed_instance_fails_alone_and_each_list_names_it(
     assert [one.id for one in ended] == ["i-1", "i-3"], "why the others ended is known all the same"
 
 
-def test_a_cloud_that_does_not_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
+def test_a_cloud_that_does_not_respond_is_an_error(cloud: tuple[Cloud, AwsCalls]) -> None:
     said, calls = cloud
 
     def hang(_: dict[str, str]) -> tuple[int, bytes, int | None]:
@@ -207,7 +207,7 @@ def test_all_pages_are_read_and_counted(cloud: tuple[Cloud, AwsCalls]) -> None:
         pytest.param(listing(instance(1, "eu-west-1a")), "us-east-1 was asked", id="wrong region"),
     ],
 )
-def test_an_answer_about_one_instance_is_about_that_one(
+def test_a_response_about_another_instance_is_an_error(
     cloud: tuple[Cloud, AwsCalls], answer: bytes, words: str
 ) -> None:
     said, calls = cloud
@@ -216,7 +216,7 @@ def test_an_answer_about_one_instance_is_about_that_one(
         AwsInventory(calls, "us-east-1", "prod").instance("i-1")
 
 
-def test_one_instance_is_read_and_one_that_the_cloud_does_not_know_is_nobody(cloud: tuple[Cloud, AwsCalls]) -> None:
+def test_a_known_instance_is_read_and_an_unknown_one_is_none(cloud: tuple[Cloud, AwsCalls]) -> None:
     said, calls = cloud
     said.answers = [plain(200, WHOLE), plain(400, refusal("InvalidInstanceID.NotFound"))]
     inventory = AwsInventory(calls, "us-east-1", "prod")
@@ -225,7 +225,7 @@ def test_one_instance_is_read_and_one_that_the_cloud_does_not_know_is_nobody(clo
     assert second is None
 
 
-def test_clients_of_the_process_read_moments_themselves(
+def test_clients_of_the_session_use_the_fast_timestamp_parser(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, calls = cloud
@@ -235,7 +235,7 @@ def test_clients_of_the_process_read_moments_themselves(
         monkeypatch.setenv(f"AWS_{name}", value)
     (found,) = AwsInventory(AwsCalls("us-east-1"), "us-east-1", "prod").instances()
     assert found.launched_at == datetime(2026, 11, 21, 8, tzinfo=UTC)
-    assert found.launched_at.tzinfo is UTC  # botocore's own reader leaves dateutil's
+    assert found.launched_at.tzinfo is UTC  # botocore's parser would set dateutil's time zone
 
 
 @pytest.mark.parametrize("code", sorted(OF_ONE_ITEM))
@@ -267,7 +267,7 @@ def test_a_poisoned_item_is_isolated_by_halving(
 
 @pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "RequestLimitExceeded", "InvalidParameterValue"])
 @pytest.mark.parametrize("write", ["tag", "untag"])
-def test_what_is_no_items_fault_is_asked_for_once(cloud: tuple[Cloud, AwsCalls], code: str, write: str) -> None:
+def test_an_error_that_affects_all_items_needs_one_call(cloud: tuple[Cloud, AwsCalls], code: str, write: str) -> None:
     said, calls = cloud
     said.answers = [plain(400, refusal(code))]
     ids = [f"i-{number}" for number in range(500)]
@@ -278,7 +278,7 @@ def test_what_is_no_items_fault_is_asked_for_once(cloud: tuple[Cloud, AwsCalls],
     assert sum(calls.counts.values()) == 1
 
 
-def test_a_group_that_is_missing_from_the_answer_raises(cloud: tuple[Cloud, AwsCalls]) -> None:
+def test_a_group_missing_from_the_response_is_an_error(cloud: tuple[Cloud, AwsCalls]) -> None:
     said, calls = cloud
     said.answers = [
         plain(
@@ -299,10 +299,10 @@ def test_a_group_that_is_missing_from_the_answer_raises(cloud: tuple[Cloud, AwsC
         pytest.param(lambda calls: AwsInventory(calls, "us-east-1", "prod").stop("i-1"), "StopInstances", id="stop"),
     ],
 )
-def test_what_destroys_is_asked_for_once(
+def test_destructive_calls_are_not_retried(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch, end: Callable[[AwsCalls], None], operation: str
 ) -> None:
-    """A keep tag that is set while boto3 tries again for a minute would not be seen."""
+    """During a minute of retries, a keep tag could be set and would not be noticed."""
     said, calls = cloud
     said.answers = [plain(503, refusal("RequestLimitExceeded"))]
     url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
@@ -315,7 +315,7 @@ def test_what_destroys_is_asked_for_once(
 
 
 def described(desired: int, capacity_type: str = "spot") -> bytes:
-    """The answer to DescribeAutoScalingGroups of one group."""
+    """A DescribeAutoScalingGroups response with one group."""
     return (
         '<DescribeAutoScalingGroupsResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">'
         "<DescribeAutoScalingGroupsResult><AutoScalingGroups><member><AutoScalingGroupName>g</AutoScalingGroupName>"
@@ -325,7 +325,7 @@ def described(desired: int, capacity_type: str = "spot") -> bytes:
     ).encode()
 
 
-def test_a_group_made_smaller_is_asked_for_once(
+def test_a_reduction_of_the_size_is_not_retried(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, calls = cloud
@@ -340,7 +340,7 @@ def test_a_group_made_smaller_is_asked_for_once(
     assert [asked["Action"] for asked in said.asked].count("SetDesiredCapacity") == 1
 
 
-def test_a_tag_that_somebody_wrote_over_is_named(cloud: tuple[Cloud, AwsCalls]) -> None:
+def test_an_invalid_capacity_type_tag_is_named(cloud: tuple[Cloud, AwsCalls]) -> None:
     said, calls = cloud
     said.answers = [plain(200, described(3, capacity_type="Spot"))]
     with pytest.raises(CloudError, match=r"g: its tag gpu-fleet:capacity-type is 'Spot', which is none of reserved"):

@@ -1,4 +1,4 @@
-"""What an Auto Scaling group does not do for now, and which of its instances count."""
+"""Suspended processes of Auto Scaling groups, counted instances, and malformed responses."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ TEMPLATE = {"LaunchTemplateId": "lt-1", "Version": "1"}
 
 
 class Scaling:
-    """One group, and what was asked of it."""
+    """An API with one group. It records resumed processes."""
 
     def __init__(self, **group: Any) -> None:
         self.group = {
@@ -54,7 +54,7 @@ def read(scaling: Scaling) -> Group:
         pytest.param("", False, id="nobody says who: not ours to resume"),
     ],
 )
-def test_who_suspended_a_process(reason: str, by_cloud: bool) -> None:
+def test_suspensions_by_users_and_by_aws_are_distinguished(reason: str, by_cloud: bool) -> None:
     rows = [{"ProcessName": "Launch", "SuspensionReason": reason}, {"ProcessName": "AZRebalance"}]
     (found,) = read(Scaling(SuspendedProcesses=rows)).suspended
     assert (found.process, found.reason, found.by_cloud) == ("Launch", reason, by_cloud)
@@ -77,7 +77,7 @@ def test_processes_are_resumed() -> None:
         ("Terminating:Retained", False, False),
     ],
 )
-def test_which_instances_count_and_which_leave(state: str, counts: bool, leaves: bool) -> None:
+def test_lifecycle_states_decide_which_instances_count(state: str, counts: bool, leaves: bool) -> None:
     member = {"InstanceId": "i-1", "LifecycleState": state, "LaunchTemplate": TEMPLATE}
     scaling = Scaling(Instances=[member])
     group = read(scaling)
@@ -87,7 +87,7 @@ def test_which_instances_count_and_which_leave(state: str, counts: bool, leaves:
 
 
 class Answers:
-    """Gives each operation its pages."""
+    """Returns pages by operation."""
 
     def __init__(self, **pages: Any) -> None:
         self._pages: Mapping[str, Any] = pages
@@ -124,7 +124,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("odd", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_group_fails_alone_and_is_named(odd: Mapping[str, Any]) -> None:
+def test_a_malformed_group_does_not_affect_others(odd: Mapping[str, Any]) -> None:
     other = {**WHOLE, "AutoScalingGroupName": "code"}
     groups = groups_of(
         describe_auto_scaling_groups=[{"AutoScalingGroups": [odd, other]}],
@@ -138,7 +138,7 @@ def test_a_malformed_group_fails_alone_and_is_named(odd: Mapping[str, Any]) -> N
     assert groups.in_rollout(["chat", "code"]) == frozenset(), "whoever cannot be read is asked"
 
 
-def test_refreshes_that_cannot_be_read_are_an_error_of_their_group() -> None:
+def test_unreadable_refreshes_are_an_error() -> None:
     groups = groups_of(
         describe_auto_scaling_groups=[{"AutoScalingGroups": []}],
         describe_instance_refreshes={"InstanceRefreshes": [{}]},
@@ -155,7 +155,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("lacks", ["ActivityId", "StartTime", "StatusCode", "AutoScalingGroupName"])
-def test_a_malformed_activity_is_an_error_of_its_group(lacks: str) -> None:
+def test_a_malformed_activity_affects_only_its_group(lacks: str) -> None:
     odd = {key: value for key, value in REFUSED.items() if key != lacks}
 
     def pages(asked: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""Instances are read from EC2's answers as far as somebody reads them: nothing that is read is missing."""
+"""The fast parser for instance lists returns all fields that the code reads."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -63,7 +63,7 @@ ONCE: Final = Config(retries={"total_max_attempts": 1})
 
 
 def answered(body: str, status: int = 200) -> Any:
-    """botocore's own client, whose calls are answered before they are sent."""
+    """A botocore client that gets this response without sending a request."""
     made: Any = SESSION.client("ec2", config=ONCE)
     made.meta.events.register(
         "before-send.ec2.DescribeInstances",
@@ -81,7 +81,7 @@ def lives(client: Any) -> list[InstanceRecord]:
     return list(AwsInstanceHistory(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).history().records)
 
 
-def test_a_lean_answer_tells_what_the_whole_one_does(client: Any) -> None:
+def test_both_parsers_give_the_same_history(client: Any) -> None:
     whole = lives(client)
     assert [life.instance.id for life in whole] == ["i-spot", "i-paid", "i-taken"]
     assert [life.preempted for life in whole] == [False, False, True]
@@ -89,7 +89,7 @@ def test_a_lean_answer_tells_what_the_whole_one_does(client: Any) -> None:
 
 
 class _Recording(dict[str, Any]):
-    """An instance that remembers what was asked of it."""
+    """An instance that records which of its fields are read."""
 
     def __init__(self, raw: Mapping[str, Any], asked: set[str]) -> None:
         super().__init__(raw)
@@ -105,7 +105,7 @@ class _Recording(dict[str, Any]):
 
 
 class _Told(AwsCalls):
-    """Calls that are answered with what a whole client told."""
+    """Calls that return recording instances, from a client with the default parser."""
 
     def __init__(self, client: Any, asked: set[str]) -> None:
         super().__init__(REGION, lambda _: client)
@@ -116,14 +116,14 @@ class _Told(AwsCalls):
             yield {"Instances": [_Recording(raw, self._asked) for raw in found["Instances"]]}
 
 
-def test_the_fields_that_are_kept_are_those_that_somebody_reads(client: Any) -> None:
+def test_the_kept_fields_are_those_that_the_code_reads(client: Any) -> None:
     asked: set[str] = set()
     found = AwsInstanceHistory(_Told(client, asked), REGION, ENVIRONMENT)
     assert (len(found.history().records), len(found.gpus().instances)) == (3, 3)
     assert asked == INSTANCE
 
 
-def test_a_lean_answer_has_nothing_else(client: Any) -> None:
+def test_the_fast_parser_returns_no_other_fields(client: Any) -> None:
     (first, *_) = lean(client).describe_instances()["Reservations"]
     (told,) = first["Instances"]
     assert (set(first), set(told) <= INSTANCE) == ({"Instances"}, True)
@@ -148,7 +148,7 @@ def element(name: str, inside: str) -> str:
 
 
 def leaves(names: tuple[str, ...]) -> st.SearchStrategy[str]:
-    """Some of those elements, in any order, with any text."""
+    """A subset of these elements in any order, with any text."""
     some = st.lists(st.sampled_from(names), unique=True).flatmap(
         lambda chosen: st.tuples(*(st.tuples(st.just(name), WORDS) for name in chosen))
     )
@@ -172,7 +172,7 @@ SPACES = st.sampled_from(("", ' xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"
 
 
 class _Reading:
-    """A client that reads one answer after the other."""
+    """A client that parses any response body."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -189,13 +189,13 @@ class _Reading:
 
 @pytest.fixture(scope="module")
 def readings() -> tuple[_Reading, _Reading]:
-    """botocore's and ours."""
+    """A client with botocore's parser and one with the fast parser."""
     return _Reading(SESSION.client("ec2", config=ONCE)), _Reading(lean(SESSION.client("ec2", config=ONCE)))
 
 
 @settings(max_examples=25)
 @given(RESERVATIONS, SPACES, st.none() | WORDS)
-def test_any_answer_is_read_as_botocore_reads_it(
+def test_both_parsers_agree_for_any_response(
     readings: tuple[_Reading, _Reading], reservations: list[list[str] | None], space: str, token: str | None
 ) -> None:
     listed = items(["" if one is None else element("instancesSet", items(one)) for one in reservations])
@@ -206,7 +206,7 @@ def test_any_answer_is_read_as_botocore_reads_it(
 
 
 def _kept(reservation: Mapping[str, Any]) -> dict[str, Any]:
-    """A reservation as botocore reads it, without what we do not read."""
+    """A reservation from botocore's parser, without the fields that the fast parser omits."""
     kept = {name: found for name, found in reservation.items() if name == "Instances"}
     return {name: [_read_of(one) for one in found] for name, found in kept.items()}
 
@@ -232,7 +232,7 @@ REFUSED = "<Response><Errors><Error><Code>{0}</Code><Message>no</Message></Error
         pytest.param("<Answer><requestId>1</requestId></Answer>", 200, "came without Reservations", id="no list"),
     ],
 )
-def test_what_is_no_list_is_said_as_before(body: str, status: int, words: str) -> None:
+def test_errors_are_the_same_with_both_parsers(body: str, status: int, words: str) -> None:
     said: list[str] = []
     for client in (answered(body, status), lean(answered(body, status))):
         with pytest.raises(CloudError, match=words) as error:

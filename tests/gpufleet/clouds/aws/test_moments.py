@@ -1,4 +1,4 @@
-"""Moments of AWS's answers are read by a quicker way than botocore's own: the same ones, and the same words."""
+"""The fast timestamp parser returns the same values and errors as botocore's."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -15,7 +15,7 @@ from gpufleet.clouds.aws.moments import moment
     st.sampled_from((UTC, timezone(timedelta(hours=5, minutes=30)), timezone(-timedelta(hours=8)))),
     st.sampled_from(("seconds", "milliseconds", "microseconds")),
 )
-def test_a_moment_is_the_one_that_botocore_reads(microseconds: int, zone: timezone, precision: str) -> None:
+def test_iso_timestamps_are_parsed_as_by_botocore(microseconds: int, zone: timezone, precision: str) -> None:
     at = datetime.fromtimestamp(0, zone) + timedelta(microseconds=microseconds)
     said = at.isoformat(timespec=precision).replace("+00:00", "Z")
     assert moment(said) == parse_timestamp(said)
@@ -33,12 +33,12 @@ def test_a_moment_is_the_one_that_botocore_reads(microseconds: int, zone: timezo
         pytest.param("20251121T200000Z", id="basic form"),
     ],
 )
-def test_other_forms_are_read_as_botocore_does(said: str | float) -> None:
+def test_other_formats_are_parsed_as_by_botocore(said: str | float) -> None:
     found = moment(said)
     assert (found, found.tzinfo is None) == (parse_timestamp(said), parse_timestamp(said).tzinfo is None)
 
 
 @pytest.mark.parametrize("said", ["", "T", "yesterday", "2025-13-45T99:00:00Z"])
-def test_nonsense_is_refused(said: str) -> None:
+def test_an_invalid_timestamp_is_an_error(said: str) -> None:
     with pytest.raises(ValueError, match="Invalid timestamp"):
         moment(said)

@@ -1,4 +1,4 @@
-"""Every answer that somebody recorded from a real AWS account is read, and says what its account had."""
+"""Reads all responses that were recorded from real AWS accounts, and compares the results."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ def test_instances(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INSTANCES)
-def test_lives(name: str) -> None:
+def test_instance_history(name: str) -> None:
     answer = placebo(name)
     region = region_of(answer)
     for life in AwsInstanceHistory(calls(answer, region), region, "test").history().records:
@@ -62,13 +62,13 @@ def test_lives(name: str) -> None:
         assert not life.preempted
 
 
-def test_an_instance_that_is_just_launched_has_no_end_reason() -> None:
+def test_a_new_instance_has_no_end_reason() -> None:
     answer = {"Reservations": [placebo("ec2_run_instances.json")]}
     (one,) = AwsInventory(calls(answer), "us-east-1", "test").instances()
     assert (one.state, one.end_reason) == (InstanceState.PENDING, None)
 
 
-def test_ended_instances_are_read_although_they_lost_their_tags() -> None:
+def test_ended_instances_without_tags_are_read() -> None:
     answer = placebo("ec2_describe_instances_terminated_2026.json")
     found = AwsInventory(calls(answer), "us-east-1", "test").ended(["i-0074c3be9f6a78da8"])
     ended = [one for one in found if one.state is InstanceState.TERMINATED]
@@ -76,7 +76,7 @@ def test_ended_instances_are_read_although_they_lost_their_tags() -> None:
     assert all(not one.tags for one in ended)
 
 
-def test_many_ended_instances_are_asked_for_by_a_filter_in_parts() -> None:
+def test_many_ended_instances_are_requested_in_parts() -> None:
     asked: list[int] = []
 
     class Ec2:
@@ -115,14 +115,14 @@ def test_groups(name: str) -> None:
         ("asg_suspend_after.json", "custodian-suspend-force-recording", "2026-02-26T18:56:36Z"),
     ],
 )
-def test_what_a_user_suspended(name: str, group: str, since: str) -> None:
+def test_processes_suspended_by_a_user(name: str, group: str, since: str) -> None:
     answer = placebo(name)
     found = {one.name: one for one in AwsGroups(calls(answer)).groups([group])}[group].suspended
     assert {one.process for one in found} >= {"Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"}
     assert {(one.reason, one.by_cloud) for one in found} == {(f"User suspended at {since}", False)}
 
 
-def test_a_process_that_our_stack_suspends_is_not_reported() -> None:
+def test_a_process_suspended_by_the_stack_is_not_reported() -> None:
     (group,) = AwsGroups(calls(placebo("asg_suspended_by_user_2026.json"))).groups(["c7n-image-age-test"])
     assert group.suspended == ()
     assert set(NO_OWN_MIND) == OURS
@@ -143,7 +143,7 @@ def test_capacity_reservations() -> None:
 
 
 def answered(service: str, name: str, status: int = 200) -> AwsCalls:
-    """Calls that botocore itself makes and reads, answered before they are sent."""
+    """Calls with a botocore client that gets a recorded response without sending a request."""
     session = boto3.Session("key", "secret", region_name="us-west-2")
     client: Any = session.client(service, config=Config(retries={"total_max_attempts": 1}))  # pyright: ignore
     body = (AWS / name).read_bytes()
@@ -184,7 +184,7 @@ def test_refusals(name: str) -> None:
     assert error.value.code == answer["Error"]["Code"]
 
 
-def test_a_queue_that_is_gone() -> None:
+def test_a_missing_queue() -> None:
     answer = placebo("sqs_queue_gone.json")
     assert answer["Error"]["Code"] in ABSENT
     assert not AwsNotices(calls(answer), "test").there()
@@ -198,13 +198,13 @@ def test_a_queue_that_is_gone() -> None:
         ("xml/sts-get-session-token_error.xml", "sts", "get_caller_identity", "AccessDenied"),
     ],
 )
-def test_envelopes_of_refusals(name: str, service: str, operation: str, code: str) -> None:
+def test_error_codes_in_xml_responses(name: str, service: str, operation: str, code: str) -> None:
     with pytest.raises(CloudError) as error:
         answered(service, name, 400).one(service, operation)
     assert error.value.code == code
 
 
-def test_a_malformed_id_is_an_instance_that_nobody_knows() -> None:
+def test_a_malformed_id_is_an_unknown_instance() -> None:
     refused = answered("ec2", "xml/ec2-describe-instances_error.xml", 400)
     assert AwsInventory(refused, "us-west-2", "test").instance("foobar") is None
 
@@ -214,7 +214,7 @@ def _parsed(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**raw, **moments}
 
 
-def test_the_event_of_a_launch_that_failed_reads_as_its_activity() -> None:
+def test_the_event_of_a_failed_launch_is_read_as_an_activity() -> None:
     event = json.loads((AWS / "events/autoscaling_launch_unsuccessful.json").read_text())
     found = read_activity(_parsed(event["detail"]))
     assert found is not None
@@ -222,7 +222,7 @@ def test_the_event_of_a_launch_that_failed_reads_as_its_activity() -> None:
     assert found.at == datetime.fromisoformat("2016-05-21T16:43:34.112Z")
 
 
-def test_the_example_of_the_api() -> None:
+def test_the_example_of_the_api_reference() -> None:
     examples = json.loads((AWS / "examples_autoscaling.json").read_text())["examples"]
     (example,) = examples["DescribeScalingActivities"]
     (found,) = (read_activity(_parsed(raw)) for raw in example["output"]["Activities"])
@@ -239,7 +239,7 @@ def test_notices_are_counted(name: str) -> None:
 @pytest.mark.parametrize(
     "sentence", [s for s in SENTENCES if s["cloud"] == "aws"], ids=lambda s: f"{s['kind']}: {s['means']}"
 )
-def test_sentences(sentence: Mapping[str, Any]) -> None:
+def test_recorded_messages_are_classified(sentence: Mapping[str, Any]) -> None:
     raw = {name: sentence[name] for name in ("StatusCode", "Description", "StatusMessage", "Cause")}
     started = datetime.fromisoformat("2026-11-21T00:00:00Z")
     found = read_activity({**raw, "ActivityId": "1", "AutoScalingGroupName": "g", "StartTime": started})
@@ -251,7 +251,7 @@ def test_sentences(sentence: Mapping[str, Any]) -> None:
     ("code", "told"),
     [("UnauthorizedOperation", None), ("AccessDenied", None), ("InvalidCapacityReservationId.NotFound", CloudError)],
 )
-def test_use_by_account_is_unknown_to_whom_it_is_forbidden(code: str, told: type[CloudError] | None) -> None:
+def test_use_by_account_is_unknown_without_permission(code: str, told: type[CloudError] | None) -> None:
     class Refusing:
         def get_capacity_reservation_usage(self, **_: Any) -> Any:
             raise ClientError({"Error": {"Code": code, "Message": "no"}}, "GetCapacityReservationUsage")

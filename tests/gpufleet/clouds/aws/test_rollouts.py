@@ -1,4 +1,4 @@
-"""Which groups are being refreshed: asked a hundred at a time, and one by one only where it may be so."""
+"""Detection of instance refreshes: groups are described in batches; refreshes are listed only where necessary."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ def group(name: str, members: Sequence[Mapping[str, Any]], version: str = "3", m
 
 
 class Scaling:
-    """The part of the API that is asked; every group is being refreshed."""
+    """The required part of the API. All groups have a refresh in progress."""
 
     def __init__(self, groups: Sequence[Mapping[str, Any]]) -> None:
         self.groups = {raw["AutoScalingGroupName"]: raw for raw in groups}
@@ -71,15 +71,15 @@ def seen(found: Mapping[str, Any], *, required: Sequence[str] = ()) -> bool:
         pytest.param(group("another", []), True, id="not described"),
     ],
 )
-def test_only_where_something_moves_is_a_group_asked(found: Mapping[str, Any], expected: bool) -> None:
+def test_refreshes_are_listed_only_for_changing_groups(found: Mapping[str, Any], expected: bool) -> None:
     assert seen(found) is expected
 
 
-def test_what_must_be_known_surely_is_asked() -> None:
+def test_refreshes_of_required_groups_are_listed() -> None:
     assert seen(group("g", [member()]), required=["g"])
 
 
-def test_hundreds_of_groups_at_rest_are_three_calls() -> None:
+def test_hundreds_of_stable_groups_need_three_calls() -> None:
     names = [f"g{n}" for n in range(250)]
     scaling = Scaling([group(name, [member()]) for name in names])
     calls = AwsCalls("us-east-1", lambda _: scaling)
@@ -92,7 +92,7 @@ def test_hundreds_of_groups_at_rest_are_three_calls() -> None:
 
 @pytest.mark.parametrize("desired", [1, 2, 3, 7, 10, 15, 33, 100])
 @pytest.mark.parametrize("launch_first", [True, False], ids=["replacement first", "old one first"])
-def test_a_refresh_asks_for_one_at_a_time(desired: int, launch_first: bool) -> None:
+def test_a_refresh_replaces_one_instance_at_a_time(desired: int, launch_first: bool) -> None:
     percent = healthy_percentages(desired, launch_first=launch_first)
     in_service = math.ceil(desired * percent["MinHealthyPercentage"] / 100)
     at_most = max(desired + launch_first, desired * percent["MaxHealthyPercentage"] // 100)

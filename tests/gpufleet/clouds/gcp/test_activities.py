@@ -1,4 +1,4 @@
-"""What happened to groups, as the operations of their zones state it. Shapes are those of recorded operations."""
+"""Activities of groups, from the operations of their zones. Test data has the form of recorded operations."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ def stamp(at: datetime) -> str:
 
 
 class Project:
-    """A project with groups, and the operations of its zones."""
+    """A project with groups, instances, and operations."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[str, Any]] = {}
@@ -93,7 +93,7 @@ class Project:
     def operation(
         self, kind: str, instance: str, at: datetime = NOW, *, zone: str = ZONE, number: int = 7, **more: Any
     ) -> None:
-        """One that is done, unless `more` says otherwise."""
+        """Add an operation with the status DONE, unless `more` contains another status."""
         rows = self.operations.setdefault(zone, [])
         prefix = "systemevent" if kind.startswith("compute.instances.") else "operation"
         name = f"{prefix}-{int(at.timestamp() * 1000)}-{int(at.timestamp() * 1e6):x}-{len(rows):08x}-a282995b"
@@ -142,7 +142,7 @@ def told(since: datetime = NOW - 5 * MINUTE) -> list[tuple[str, ActivityKind, st
     return [(one.group, one.kind, one.instance_id) for one in found]
 
 
-def test_launches_are_told_once_they_are_over(project: Project) -> None:
+def test_launches_are_reported_when_they_finish(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2")
     project.operation("insert", "test-spot-b-z3z4", zone=OTHER, status="RUNNING", progress=0, endTime="")
     project.operation("insert", "somebody-else-x1y2")
@@ -155,13 +155,13 @@ def test_launches_are_told_once_they_are_over(project: Project) -> None:
     assert launched.at == NOW + timedelta(seconds=7), "in universal time, when it was over"
 
 
-def test_launches_and_losses_of_a_group_over_all_zones_are_told(project: Project) -> None:
+def test_launches_and_losses_of_a_regional_group_are_reported(project: Project) -> None:
     project.operation("insert", "test-wide-x1y2", zone=OTHER)
     project.operation("compute.instances.guestTerminate", "test-wide-x1y2", NOW + MINUTE, zone=OTHER)
     assert told() == [("wide", K.LAUNCHED, "test-wide-x1y2"), ("wide", K.ENDED_UNSTATED, "test-wide-x1y2")]
 
 
-def test_a_refusal_names_its_cause_and_the_zones_that_have_it(project: Project) -> None:
+def test_a_refusal_has_its_cause_and_zones_with_capacity(project: Project) -> None:
     failed: dict[str, Any] = {"httpErrorStatusCode": 503, "httpErrorMessage": "SERVICE UNAVAILABLE"}
     project.operation("insert", "test-spot-a-x1y2", error={"errors": [STOCKOUT]}, **failed)
     (found,) = GoogleGroups(GoogleCalls("p"), FLEET).activities(NAMES, NOW)
@@ -171,13 +171,13 @@ def test_a_refusal_names_its_cause_and_the_zones_that_have_it(project: Project) 
     assert not found.account_wide
 
 
-def test_a_quota_of_all_regions_is_told_apart(project: Project) -> None:
+def test_an_account_wide_quota_is_distinguished(project: Project) -> None:
     project.operation("insert", "test-wide-x1y2", error={"errors": [GLOBAL_QUOTA]})
     (found,) = GoogleGroups(GoogleCalls("p"), FLEET).activities(NAMES, NOW)
     assert (found.kind, found.account_wide) == (K.QUOTA, True)
 
 
-def test_a_preemption_during_the_creation_is_a_loss_of_spot_only(project: Project) -> None:
+def test_only_spot_is_preempted_during_creation(project: Project) -> None:
     odd = {"errors": [{"code": "UNSUPPORTED_OPERATION", "message": ""}]}
     project.operation("insert", "test-spot-a-x1y2", error=odd)
     project.operation("insert", "test-wide-x1y2", error=odd)
@@ -225,7 +225,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("operations", "kind"), LOSSES)
-def test_one_end_has_one_cause(project: Project, operations: list[Any], kind: ActivityKind) -> None:
+def test_each_end_has_one_cause(project: Project, operations: list[Any], kind: ActivityKind) -> None:
     project.operation("insert", "test-spot-a-x1y2", NOW - 2 * MINUTE)
     for index, (what, more) in enumerate(operations):
         project.operation(what, "test-spot-a-x1y2", NOW + index * timedelta(seconds=20), **more)
@@ -233,13 +233,13 @@ def test_one_end_has_one_cause(project: Project, operations: list[Any], kind: Ac
     assert [one[1] for one in told()] == [K.LAUNCHED, kind, K.LAUNCHED]
 
 
-def test_the_repair_of_an_earlier_loss_is_no_loss_of_its_own(project: Project) -> None:
+def test_the_repair_of_an_earlier_loss_is_not_a_second_loss(project: Project) -> None:
     project.operation("compute.instances.preempted", "test-spot-a-x1y2", NOW - MINUTE)
     project.operation("compute.instances.repair.recreateInstance", "test-spot-a-x1y2", NOW + MINUTE)
     assert told(since=NOW) == [], "told by the look before"
 
 
-def test_only_the_time_since_is_read_and_one_list_for_each_zone(project: Project, google: Compute) -> None:
+def test_only_recent_operations_are_read_with_one_list_per_zone(project: Project, google: Compute) -> None:
     project.page = 10
     for index in range(100):
         project.operation("insert", "somebody-else-x1y2", NOW - index * 10 * MINUTE)
@@ -250,7 +250,7 @@ def test_only_the_time_since_is_read_and_one_list_for_each_zone(project: Project
     assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations", f"zones/{OTHER}/operations"]
 
 
-def test_groups_that_are_asked_one_after_the_other_share_the_lists(project: Project, google: Compute) -> None:
+def test_consecutive_requests_share_the_lists(project: Project, google: Compute) -> None:
     seconds = [0.0]
     groups = GoogleGroups(GoogleCalls("p"), FLEET, lambda: seconds[0])
     groups.groups(NAMES)
@@ -264,7 +264,7 @@ def test_groups_that_are_asked_one_after_the_other_share_the_lists(project: Proj
 
 
 def at_rest(project: Project, name: str, **more: Any) -> str:
-    """Let a group rest with its one member, whose name is returned."""
+    """Make a group stable, with one member. Returns the member's name."""
     project.groups[name] |= {"currentActions": {"none": 1}, **more}
     member = f"test-{name}-x1y2"
     path = f"projects/1/{PLACES.get(name, f'zones/{ZONE}')}/instanceGroupManagers/{name}"
@@ -276,7 +276,7 @@ def at_rest(project: Project, name: str, **more: Any) -> str:
 LISTS = ["aggregated/instanceGroupManagers", "aggregated/instances"]
 
 
-def test_groups_at_rest_take_two_lists_however_many_they_are(project: Project, google: Compute) -> None:
+def test_stable_groups_need_two_lists_in_total(project: Project, google: Compute) -> None:
     names = [f"group-{number}" for number in range(30)]
     for name in names:
         project.group(name)
@@ -302,9 +302,7 @@ def test_groups_at_rest_take_two_lists_however_many_they_are(project: Project, g
         pytest.param({"currentActions": {"none": 1}, "targetSize": 0}, id="it was resized just now"),
     ],
 )
-def test_a_group_that_is_not_at_rest_is_asked_for_its_members(
-    project: Project, google: Compute, more: dict[str, Any]
-) -> None:
+def test_members_of_a_changing_group_are_listed(project: Project, google: Compute, more: dict[str, Any]) -> None:
     for name in NAMES:
         at_rest(project, name)
     project.groups["spot-a"] |= more
@@ -319,7 +317,7 @@ def test_a_group_that_is_not_at_rest_is_asked_for_its_members(
     assert asked == [*LISTS, f"zones/{ZONE}/instanceGroupManagers/spot-a/listManagedInstances"]
 
 
-def test_members_that_are_being_checked_are_at_rest(project: Project, google: Compute) -> None:
+def test_members_in_verification_count_as_stable(project: Project, google: Compute) -> None:
     for name in NAMES:
         at_rest(project, name, currentActions={"verifying": 1})
     found = GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
@@ -328,7 +326,7 @@ def test_members_that_are_being_checked_are_at_rest(project: Project, google: Co
 
 
 @pytest.mark.parametrize(("status", "count"), [("", 1), ("STAGING", 2)])
-def test_a_group_that_makes_one_needs_no_call_of_its_own(
+def test_a_group_that_creates_an_instance_needs_no_separate_call(
     project: Project, google: Compute, status: str, count: int
 ) -> None:
     for name in NAMES:
@@ -344,7 +342,7 @@ def test_a_group_that_makes_one_needs_no_call_of_its_own(
 
 
 def resized(project: Project, google: Compute, **operation: Any) -> GoogleGroups:
-    """Groups of which one was asked for two instead of one, and does not state that yet."""
+    """Groups, after a resize of one of them from 1 to 2 that its manager does not show yet."""
     for name in NAMES:
         at_rest(project, name)
     project.operation("compute.instanceGroupManagers.resize", "none", NOW, **operation)
@@ -362,13 +360,13 @@ def resized(project: Project, google: Compute, **operation: Any) -> GoogleGroups
     return groups
 
 
-def test_a_resize_is_one_call_and_is_not_waited_for(project: Project, google: Compute) -> None:
+def test_a_resize_is_one_call_without_waiting(project: Project, google: Compute) -> None:
     groups = resized(project, google, status="RUNNING")
     assert [path for path, _ in google.asked] == [f"zones/{ZONE}/instanceGroupManagers/spot-a/resize"]
     assert groups.groups(NAMES)[0].desired == 2, "it is under way, though the cloud states it later"
 
 
-def test_a_resize_that_fails_after_its_call_is_an_error_of_its_group_once(project: Project, google: Compute) -> None:
+def test_a_resize_that_fails_later_is_reported_once(project: Project, google: Compute) -> None:
     groups = resized(project, google, error={"errors": [GLOBAL_QUOTA]})
     found = groups.readable(NAMES)
     assert list(found.errors) == ["spot-a"]
@@ -376,7 +374,7 @@ def test_a_resize_that_fails_after_its_call_is_an_error_of_its_group_once(projec
     assert groups.readable(NAMES).groups["spot-a"].desired == 1, "nothing was changed"
 
 
-def test_a_size_that_somebody_else_changed_is_noticed(project: Project, google: Compute) -> None:
+def test_a_size_that_changed_meanwhile_is_a_conflict(project: Project, google: Compute) -> None:
     for name in NAMES:
         at_rest(project, name)
     seconds = [0.0]
@@ -388,13 +386,13 @@ def test_a_size_that_somebody_else_changed_is_noticed(project: Project, google: 
         groups.resize(seen, 2)
 
 
-def test_a_group_that_is_gone_is_named(project: Project) -> None:
+def test_a_missing_group_is_named(project: Project) -> None:
     del project.groups["wide"]
     with pytest.raises(CloudError, match="does not know the group wide"):
         GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
 
 
-def test_the_errors_of_a_group_are_asked_for_while_it_makes_instances(project: Project, google: Compute) -> None:
+def test_errors_of_a_group_are_listed_while_it_creates_instances(project: Project, google: Compute) -> None:
     refused = {
         "error": {"code": "INVALID", "message": "Required 'compute.images.useReadOnly' permission for 'image'"},
         "instanceActionDetails": {"instance": "zones/z/instances/test-spot-a-x1y2", "action": "CREATING"},
@@ -412,7 +410,7 @@ def test_the_errors_of_a_group_are_asked_for_while_it_makes_instances(project: P
     ]
 
 
-def test_what_operations_explain_needs_no_list_of_errors(project: Project, google: Compute) -> None:
+def test_no_errors_are_listed_if_operations_explain_all(project: Project, google: Compute) -> None:
     project.operation("insert", "test-spot-a-x1y2", error={"errors": [STOCKOUT]})
     project.members["spot-a"] = [{"instance": "zones/z/instances/test-spot-a-x1y2", "currentAction": "CREATING"}]
     groups = GoogleGroups(GoogleCalls("p"), FLEET)
@@ -423,7 +421,7 @@ def test_what_operations_explain_needs_no_list_of_errors(project: Project, googl
     assert [path for path, _ in google.asked] == [f"zones/{ZONE}/operations"]
 
 
-def test_a_refusal_that_its_operation_and_its_group_state_is_one(project: Project) -> None:
+def test_a_refusal_reported_twice_counts_once(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2", error={"errors": [STOCKOUT]})
     project.errors["spot-a"] = [
         {
@@ -510,35 +508,35 @@ def test_why_an_instance_ended(
     assert [one.end_reason for one in inventory.instances()] == [reason]
 
 
-def test_only_instances_that_are_listed_and_not_alive_are_described_as_ended(project: Project) -> None:
+def test_only_listed_stopped_instances_are_ended(project: Project) -> None:
     project.instances[ZONE] = [machine(), machine("RUNNING", name="again")]
     inventory = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW)
     found = inventory.ended(["test-spot-a-x1y2", "again", "gone"])
     assert [(one.id, one.end_reason) for one in found] == [("test-spot-a-x1y2", K.PREEMPTED)]
 
 
-def test_what_ended_long_ago_asks_for_no_operations(project: Project, google: Compute) -> None:
+def test_instances_that_ended_long_ago_need_no_operations(project: Project, google: Compute) -> None:
     project.instances[ZONE] = [machine(lastStopTimestamp=stamp(NOW - timedelta(days=3)))]
     (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW).instances()
     assert (found.state, found.end_reason) == (InstanceState.STOPPED, K.PREEMPTED)
     assert [path for path, _ in google.asked] == ["aggregated/instances"]
 
 
-def test_operations_that_cannot_be_read_leave_the_instances_readable(project: Project, google: Compute) -> None:
+def test_instances_are_readable_without_operations(project: Project, google: Compute) -> None:
     project.instances[ZONE] = [machine("STOPPING")]
     google.answer = lambda path, query: (403, {}) if "operations" in path else project.answer(path, query)
     (found,) = GoogleInventory(GoogleCalls("p"), REGION, "test", now=lambda: NOW).instances()
     assert found.end_reason is None
 
 
-def test_an_operation_whose_times_cannot_be_read_is_left_out(project: Project) -> None:
+def test_an_operation_without_valid_times_is_omitted(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2", NOW)
     project.operation("compute.instances.preempted", "test-spot-a-z3z4", NOW, insertTime="")
     project.operation("compute.instances.preempted", "test-spot-a-z5z6", NOW, endTime="soon")
     assert told() == [("spot-a", K.LAUNCHED, "test-spot-a-x1y2")]
 
 
-def test_an_error_of_a_group_without_a_time_is_an_error_of_that_group(project: Project) -> None:
+def test_a_group_error_without_a_time_affects_only_that_group(project: Project) -> None:
     project.errors["spot-a"] = [{"timestamp": "", "error": STOCKOUT}]
     groups = GoogleGroups(GoogleCalls("p"), FLEET)
     with pytest.raises(CloudError, match="an error of spot-a has no time"):
@@ -559,9 +557,7 @@ UNREACHABLE = {"warning": {"code": "UNREACHABLE", "message": "it does not answer
         ("regions/us-central1", True),
     ],
 )
-def test_what_cannot_be_listed_in_another_region_is_no_matter_of_this_one(
-    project: Project, google: Compute, place: str, is_ours: bool
-) -> None:
+def test_failures_in_other_regions_are_ignored(project: Project, google: Compute, place: str, is_ours: bool) -> None:
     def answer(path: str, query: Query) -> Answer:
         status, body = project.answer(path, query)
         if path.startswith("aggregated/"):

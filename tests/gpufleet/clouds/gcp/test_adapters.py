@@ -1,4 +1,4 @@
-"""What watchdogs and rollouts do on Google Cloud, by the product's own adapters, on the embedded Compute Engine."""
+"""Adapters of watchdogs and rollouts for Google Cloud, with the embedded Compute Engine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
 
 @pytest.fixture
 def google(shared: Google, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
-    """With all capacity there; the groups of the test are deleted after it."""
+    """The embedded cloud with full capacity. Deletes the groups of the test at its end."""
     monkeypatch.setenv(ENDPOINT, shared.cloud.places.google_url)
     shared.control("POST", "restore", {})
     yield shared
@@ -62,18 +62,18 @@ def google(shared: Google, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
 
 
 def made(google: Google, name: str, size: int, **more: Any) -> list[Any]:
-    """A group with that many running members."""
+    """Create a group with `size` running members and return them."""
     google.make_group(name, google.make_template(name), size, **more)
     return wait_for("the members", lambda: len(found := google.running(name)) == size and found)
 
 
 def inventory(group: str = "seen") -> GoogleInventory:
-    """With one zonal group, of a pool with its name."""
+    """An inventory with one zonal group; its pool has the same name."""
     groups = {group: OwnedGroup(pool=group, zone=ZONE)}
     return GoogleInventory(GoogleCalls(PROJECT), REGION, "test", groups)
 
 
-def test_instances_are_read_whole_with_what_watchdogs_need(google: Google) -> None:
+def test_instances_have_the_fields_that_watchdogs_need(google: Google) -> None:
     member = made(google, "seen", 1)[0]
     (found,) = inventory().instances()
     assert found.id == member.name
@@ -89,7 +89,7 @@ def test_instances_are_read_whole_with_what_watchdogs_need(google: Google) -> No
     assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").instances() == ()
 
 
-def test_marks_are_written_and_taken_back_beside_those_of_others(google: Google) -> None:
+def test_labels_are_written_and_removed_and_others_stay(google: Google) -> None:
     name = made(google, "marked", 1)[0].name
     mine = inventory()
     assert mine.tag([name], {tags.IDLE_SINCE: "20261121t0215z"}) == {}
@@ -117,7 +117,7 @@ def test_a_size_is_written_only_over_the_one_that_was_seen(google: Google) -> No
         groups.groups(["nobody"])
 
 
-def test_what_could_not_be_made_is_no_instance_and_is_given_up_with_the_size(google: Google) -> None:
+def test_a_failed_creation_is_not_an_instance(google: Google) -> None:
     limit = {"zone": ZONE, "type": "g2-standard-8", "kind": "spot", "count": 0}
     assert google.control("POST", "capacity", limit)[0] == 200
     google.make_group("wanting", google.make_template("wanting"), 1)
@@ -129,14 +129,14 @@ def test_what_could_not_be_made_is_no_instance_and_is_given_up_with_the_size(goo
     wait_for("its end", lambda: not google.members("wanting"))
 
 
-def test_ending_an_instance_lowers_the_size_or_makes_it_anew(google: Google) -> None:
+def test_ending_an_instance_lowers_the_size_or_recreates_it(google: Google) -> None:
     first, second = (m.name for m in made(google, "ended", 2))
     groups = GoogleGroups(GoogleCalls(PROJECT), document("ended"))
     groups.end(first, "ended", lower_desired=True)
     assert groups.groups(["ended"])[0].instance_ids == (second,), "what is on its way out counts no more"
     wait_for("the end", lambda: [m.name for m in google.members("ended")] == [second])
     assert groups.groups(["ended"])[0].desired == 1
-    groups.end(first, "ended", lower_desired=True)  # has left: no error
+    groups.end(first, "ended", lower_desired=True)  # already left: no error
     born = google.instance(second).creation_timestamp
     groups.end(second, "ended", lower_desired=False)
     wait_for("it is made anew", lambda: _born(google, second) not in (None, born))
@@ -149,7 +149,7 @@ def _born(google: Google, name: str) -> str | None:
     )
 
 
-def test_a_shortage_a_quota_and_a_preemption_are_told_apart(google: Google) -> None:
+def test_shortage_quota_and_preemption_are_distinguished(google: Google) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     name = made(google, "short", 1)[0].name
     groups = GoogleGroups(GoogleCalls(PROJECT), document("short"))
@@ -167,7 +167,7 @@ def test_a_shortage_a_quota_and_a_preemption_are_told_apart(google: Google) -> N
     wait_for("the quota", lambda: ActivityKind.QUOTA in kinds())
 
 
-def test_a_preemption_in_another_environment_of_the_project_is_not_ours(google: Google) -> None:
+def test_a_preemption_in_another_environment_is_ignored(google: Google) -> None:
     before = datetime.now(UTC) - timedelta(seconds=5)
     theirs = made(google, "shared-1", 1, base_instance_name="prod-shared")[0].name
     ours = made(google, "shared-2", 1, base_instance_name="dev-shared")[0].name
@@ -187,7 +187,7 @@ def test_a_preemption_in_another_environment_of_the_project_is_not_ours(google: 
 
 @dataclass(slots=True)
 class Agents:
-    """Agents of machines that run none: each is ready at once, and drained when it was asked to."""
+    """Simulated agents. An instance is ready as soon as it runs, and drained as soon as it is asked to drain."""
 
     drained: list[str] = field(default_factory=list[str])
 
@@ -216,7 +216,7 @@ def rollouts(described: FleetDocument, agents: Agents) -> GoogleRollouts:
 
 
 def renewed(google: Google, group: str) -> str:
-    """Give a group another template; its name."""
+    """Give a group a new template and return its name."""
     link = google.make_template(f"{group}-new")
     change = compute_v1.InstanceGroupManager({"versions": [{"instance_template": link}]})
     google.finish(
@@ -230,7 +230,7 @@ def renewed(google: Google, group: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "limit"), [pytest.param("spot", 3, id="with room"), pytest.param("reserved", 2, id="without room")]
 )
-def test_a_new_template_reaches_every_instance_and_the_size_stays(google: Google, kind: str, limit: int) -> None:
+def test_a_rollout_replaces_every_instance_and_keeps_the_size(google: Google, kind: str, limit: int) -> None:
     name = f"roll-{kind}"
     old = {m.name for m in made(google, name, 2)}
     described = document(name, kind=kind, limit=limit)
@@ -249,7 +249,7 @@ def test_a_new_template_reaches_every_instance_and_the_size_stays(google: Google
     assert google.group(name).target_size == 2
 
 
-def test_a_rollout_without_room_stops_at_the_pools_floor(google: Google) -> None:
+def test_a_rollout_without_free_capacity_respects_the_minimum(google: Google) -> None:
     (old,) = (m.name for m in made(google, "floor", 1))
     described = document("floor", kind="reserved", limit=1, floor=1)
     rolling = rollouts(described, Agents())
@@ -259,7 +259,7 @@ def test_a_rollout_without_room_stops_at_the_pools_floor(google: Google) -> None
     assert [m.name for m in google.members("floor")] == [old]
 
 
-def test_a_replacement_that_never_comes_leaves_the_old_one_alone(google: Google) -> None:
+def test_the_old_instance_stays_without_a_replacement(google: Google) -> None:
     (old,) = (m.name for m in made(google, "stuck", 1))
     described = document("stuck")
     agents = Agents()
@@ -277,7 +277,7 @@ def test_a_replacement_that_never_comes_leaves_the_old_one_alone(google: Google)
     assert (agents.drained, google.group("stuck").target_size) == ([old], 1)
 
 
-def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
+def test_history_and_reservations_are_read(google: Google) -> None:
     name = made(google, "billed", 1)[0].name
     reservations = google.client(compute_v1.ReservationsClient)
     body = compute_v1.Reservation(
@@ -300,7 +300,7 @@ def test_lives_and_reservations_are_told_for_the_bill(google: Google) -> None:
     assert lives.paid() == ()
 
 
-def test_an_instance_of_flex_start_tells_when_it_ends(google: Google) -> None:
+def test_a_flex_start_instance_has_an_end_time(google: Google) -> None:
     google.make_group("flex", google.make_template("flex", **FLEX_START), 1)
     name = wait_for("the member", lambda: google.running("flex"))[0].name
     seen = inventory().instance(name)
@@ -310,14 +310,14 @@ def test_an_instance_of_flex_start_tells_when_it_ends(google: Google) -> None:
 
 
 def told(name: str, since: datetime) -> Any:
-    """How an instance that is listed no more ended, once the cloud tells it."""
+    """Wait until the cloud reports the end of an instance that is no longer listed."""
     lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
     (found,) = wait_for("the end", lambda: [e for e in lives.endings([ZONE]) if e.instance_id == name])
     assert since - timedelta(seconds=1) <= found.ended_at <= datetime.now(UTC) + timedelta(seconds=1)
     return found
 
 
-def test_how_an_instance_ended_is_told_by_the_operations(google: Google) -> None:
+def test_operations_report_how_an_instance_ended(google: Google) -> None:
     since = datetime.now(UTC)
     preempted, dismissed, deleted = (member.name for member in made(google, "endings", 3))
     google.control("POST", "preempt", {"instance": preempted, "notice_s": 1, "capacity_lost": True})
@@ -329,7 +329,7 @@ def test_how_an_instance_ended_is_told_by_the_operations(google: Google) -> None
     assert not told(deleted, since).preempted
 
 
-def test_an_instance_made_anew_under_its_name_has_an_end_of_its_own(google: Google) -> None:
+def test_a_recreated_instance_has_its_own_end(google: Google) -> None:
     name = made(google, "again", 1)[0].name
     first = inventory().instance(name)
     assert first is not None
@@ -352,7 +352,7 @@ def test_an_instance_made_anew_under_its_name_has_an_end_of_its_own(google: Goog
     assert [end.preempted for end in wait_for("both ends", both)] == [True, False]
 
 
-def test_a_refusal_names_the_call_the_project_and_googles_words(google: Google) -> None:
+def test_an_error_has_the_call_the_project_and_googles_message(google: Google) -> None:
     calls = GoogleCalls(PROJECT)
     with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*nobody.* not found"):
         calls.one("instances", "get", zone=ZONE, instance="nobody")

@@ -1,4 +1,4 @@
-"""The real node agent on an emulated machine of Compute Engine: it boots, serves, labels itself, and drains."""
+"""The real node agent on an emulated Compute Engine instance: it boots, serves and drains."""
 
 import base64
 import hashlib
@@ -26,11 +26,11 @@ from tests.fixtures.signing import ENGINE_KEY as KEY
 pytestmark = pytest.mark.slow
 
 BUCKET = "agent-models"
-SECRET = f"projects/{PROJECT}/secrets/engine-key"  # noqa: S105 - its name
+SECRET = f"projects/{PROJECT}/secrets/engine-key"  # noqa: S105 - the secret's name
 
 
 class Bucket:
-    """The models' bucket, as publishing needs it."""
+    """The bucket for models, with the interface that publishing requires."""
 
     def __init__(self, google: Google) -> None:
         options = {"api_endpoint": google.cloud.places.google_url}
@@ -70,7 +70,7 @@ def _post(google: Google, path: str, body: Any) -> None:
 
 
 def _script(bucket: Bucket, folder: Path) -> str:
-    """The startup script of a pool `chat`, with model and agent where it looks for them."""
+    """Publish model and agent, and return the startup script of the pool `chat`."""
     tiny_model.make(folder)
     described = manifest.describe(folder, name="chat", revision="r1")
     publish.add(bucket, folder, described)
@@ -108,19 +108,19 @@ def _status(address: str) -> dict[str, Any]:
 
 
 def _ready(google: Google) -> tuple[str, str]:
-    """Name and address of the member, when its agent says ready."""
+    """Wait until the member's agent is ready. Returns the member's name and address."""
     member = wait_for("the member", lambda: google.running("chat"))[0]
     address = google.instance(member.name).network_interfaces[0].network_i_p
     log = google.cloud.machines / member.name / "var/log/machine.log"
     try:
         wait_for("the agent to be ready", lambda: _status(address).get("ready"), 180)
     except BaseException:
-        print(_status(address), log.read_text("utf-8", "replace"))  # noqa: T201 - shown when it fails
+        print(_status(address), log.read_text("utf-8", "replace"))  # noqa: T201 - shown on failure
         raise
     return member.name, address
 
 
-def test_an_agent_boots_serves_and_drains_when_preempted(google: Google) -> None:
+def test_an_agent_boots_serves_and_drains_on_preemption(google: Google) -> None:
     name, address = _ready(google)
     wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
     with urllib.request.urlopen(wish, timeout=60) as answer:

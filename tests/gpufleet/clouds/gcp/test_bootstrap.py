@@ -1,4 +1,4 @@
-"""What an environment needs on Google Cloud, made once on the embedded one."""
+"""`gpufleet bootstrap` for Google Cloud, with the embedded cloud."""
 
 import base64
 import json
@@ -24,8 +24,8 @@ PROJECT, REGION = "gpu-fleet-local", "us-central1"
 
 
 def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
-    """Exit code and answer of the command."""
-    # the tests share a project
+    """Run `gpufleet bootstrap`. Returns the exit code and the JSON output."""
+    # --shared-project, because all tests use one project
     words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--shared-project", "--json", *more]
     done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
     assert done.exit_code in (0, 3), (done.output, done.exception)
@@ -40,9 +40,9 @@ def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
     )
 
 
-def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
+def test_resources_are_listed_then_created_then_found(cloud: RunningCloud) -> None:
     buckets = held(cloud, f"/storage/v1/b?project={PROJECT}").get("items", [])
-    shared = any(bucket["name"] == f"gpu-fleet-state-{PROJECT}" for bucket in buckets)  # by another test
+    shared = any(bucket["name"] == f"gpu-fleet-state-{PROJECT}" for bucket in buckets)  # created by another test
     code, answer = said(cloud, "dev")
     assert (code, answer["missing"]) == (3, 3 if shared else 4)
     assert answer["orders"]["public_keys"] == []
@@ -62,7 +62,7 @@ def test_everything_is_said_then_made_then_found(cloud: RunningCloud) -> None:
 
     assert said(cloud, "dev", "--apply")[0] == 0
     assert [value(cloud, name) for name in names] == first
-    assert said(cloud, "prod")[1]["missing"] == 3  # the bucket serves both
+    assert said(cloud, "prod")[1]["missing"] == 3  # both environments share the bucket
 
 
 def value(cloud: RunningCloud, name: str) -> str:
@@ -70,7 +70,7 @@ def value(cloud: RunningCloud, name: str) -> str:
     return base64.b64decode(found["payload"]["data"]).decode()
 
 
-def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> None:
+def test_the_entries_for_the_settings_file_are_printed(cloud: RunningCloud) -> None:
     words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--shared-project", "--apply"]
     done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
     public = said(cloud, "told")[1]["orders"]["public_keys"][0]
@@ -83,7 +83,7 @@ def test_people_are_told_what_the_settings_file_gets(cloud: RunningCloud) -> Non
     ]
 
 
-def test_a_project_of_another_environment_is_refused_before_anything_is_made(cloud: RunningCloud) -> None:
+def test_a_project_of_another_environment_is_refused(cloud: RunningCloud) -> None:
     said(cloud, "first", "--apply")
     words = ["bootstrap", "second", "--region", REGION, "--project", PROJECT, "--apply"]
     done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
@@ -112,11 +112,11 @@ UNSET = {
 
 
 @pytest.mark.parametrize("lacked", UNSET)
-def test_a_bucket_that_is_open_or_forgets_is_set_right(
+def test_missing_bucket_settings_are_applied(
     cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch, lacked: str
 ) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
-    # a project of its own: other tests count what theirs is missing
+    # a separate project, because other tests count missing resources
     rest, wanted = GoogleRest(), Foundation(project="half-made", region=REGION, environment="dev")
     step = next(steps(rest, wanted))
     if not step.present:
@@ -129,8 +129,8 @@ def test_a_bucket_that_is_open_or_forgets_is_set_right(
     assert next(steps(rest, wanted)).present
 
 
-def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Google shows a stranger's bucket to who asks for it by name, where the stranger wants that."""
+def test_a_bucket_of_another_project_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google returns a bucket of another project by name if that project permits it."""
     name = Foundation(project=PROJECT, region=REGION, environment="dev").bucket
     strangers = {"name": name, "versioning": {"enabled": True}}
 
@@ -148,7 +148,7 @@ def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.Mon
             self.wfile.write(json.dumps(body).encode())
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Suppress the log."""
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
@@ -158,9 +158,7 @@ def test_a_bucket_of_somebody_else_is_not_taken_for_ours(monkeypatch: pytest.Mon
             step.make()
 
 
-def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
-    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_without_a_value_gets_one(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     wanted = Foundation(project=PROJECT, region=REGION, environment="half")
     rest = GoogleRest()
@@ -171,7 +169,7 @@ def test_a_secret_that_a_killed_run_left_without_a_value_gets_one(
     assert list(steps(rest, wanted))[2].present
 
 
-def test_a_refusal_is_not_taken_for_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_does_not_count_as_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     with pytest.raises(CloudError, match="does not have permission"):
         list(steps(GoogleRest(), Foundation(project="somebody-else", region=REGION, environment="dev")))

@@ -1,4 +1,4 @@
-"""The rights of the Google roles against the calls that the code makes."""
+"""Compares the permissions of the Google roles with the calls in the code."""
 
 import re
 
@@ -19,7 +19,7 @@ WATCHDOGS = (
     "rollouts.py",
 )
 RIGHTS = {
-    # client and call -> the right that Google asks for (its reference of IAM permissions)
+    # client and call -> permission that Google requires (reference of IAM permissions)
     ("instances", "get"): "compute.instances.get",
     ("instances", "aggregated_list"): "compute.instances.list",
     ("instances", "set_labels"): "compute.instances.setLabels",
@@ -39,36 +39,36 @@ RIGHTS = {
     ("service", "delete_instances"): "compute.instanceGroupManagers.update",
     ("service", "recreate_instances"): "compute.instanceGroupManagers.update",
 }
-"""`service` is either kind of group: zonal and regional ones share their rights."""
+"""`service` means zonal and regional groups, which need the same permissions."""
 CALL = re.compile(r"\b(?:one|_calls\.begin|finish|newest|pages)\(\s*\"?(\w+)\"?,\s*\"?(\w+)\"?")
 
 
 def calls_made() -> set[tuple[str, str]]:
-    """Client and call of every place in the adapters that makes one."""
+    """Client and call of all API calls in the adapters."""
     found: set[tuple[str, str]] = set()
     for name in WATCHDOGS:
         for match in CALL.finditer((ROOT / "gpufleet" / "clouds" / "gcp" / name).read_text()):
             found.add((match[1], match[2]))
-    # chosen in the line above the call
+    # for this call, variables in the line above contain the operation
     found.remove(("service", "operation"))
     found |= {("service", "delete_instances"), ("service", "recreate_instances")}
     return found | {(f"{scope}_operations", "wait") for scope in ("zone", "region", "global")}
 
 
 @pytest.mark.parametrize("call", sorted(calls_made()), ids=".".join)
-def test_the_control_host_may_make_every_call_of_the_adapters(call: tuple[str, str]) -> None:
+def test_the_control_host_has_the_permission_for_every_call(call: tuple[str, str]) -> None:
     assert RIGHTS[call] in {*permissions.CONTROL, *permissions.MARKS, *permissions.STOP}
 
 
-def test_an_instance_calls_nothing_of_compute_engine() -> None:
-    """It has no right there: Google knows no "itself" in a role."""
+def test_an_instance_makes_no_compute_engine_calls() -> None:
+    """The instance's role has no Compute Engine permissions: a role cannot be limited to the instance itself."""
     text = (ROOT / "hosts" / "node" / "google.py").read_text() + (ROOT / "hosts" / "node" / "__main__.py").read_text()
     assert "signed.call" not in text
     assert "compute.googleapis" not in text
 
 
-def test_the_control_host_has_no_right_that_its_code_does_not_use() -> None:
-    """`deleteInstances` of a group asks for the right to update the group, and for none on the instance."""
+def test_the_control_host_has_no_unused_permission() -> None:
+    """`deleteInstances` of a group needs the permission to update the group, but none for the instance."""
     acts = {RIGHTS[call] for call in calls_made()}
     held = {*permissions.CONTROL, *permissions.MARKS, *permissions.STOP}
     changing = {right for right in held if right.rpartition(".")[2] not in ("get", "list")}

@@ -1,4 +1,4 @@
-"""Without credentials Google's services are spoken to on loopback alone."""
+"""Calls without credentials go only to emulators on loopback."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,9 @@ READERS: dict[str, tuple[str, Callable[[], object]]] = {
 
 @pytest.mark.parametrize("endpoint", STRANGERS)
 @pytest.mark.parametrize("reader", READERS)
-def test_a_stranger_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch, reader: str, endpoint: str) -> None:
+def test_an_emulator_address_outside_of_loopback_is_refused(
+    monkeypatch: pytest.MonkeyPatch, reader: str, endpoint: str
+) -> None:
     variable, ask = READERS[reader]
     monkeypatch.setenv(variable, endpoint)
     with pytest.raises(CloudError, match=f"{variable} is .* may only name an address on loopback"):
@@ -39,7 +41,7 @@ def test_a_stranger_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch, reader: st
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:4567", "http://127.44.0.2:4567", "", None])
-def test_an_emulator_on_loopback_is(monkeypatch: pytest.MonkeyPatch, endpoint: str | None) -> None:
+def test_an_emulator_on_loopback_is_accepted(monkeypatch: pytest.MonkeyPatch, endpoint: str | None) -> None:
     monkeypatch.delenv(ENDPOINT, raising=False)
     if endpoint is not None:
         monkeypatch.setenv(ENDPOINT, endpoint)

@@ -1,4 +1,4 @@
-"""Managed instance groups of the embedded Compute Engine, through Google's own client."""
+"""Managed instance groups of the embedded Compute Engine, with Google's client library."""
 
 import json
 import urllib.error
@@ -31,7 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
 
 @pytest.fixture
 def google(shared: Google) -> Iterator[Google]:
-    """With all capacity there; the groups of the test are deleted after it."""
+    """The embedded cloud with full capacity. Deletes the groups of the test at its end."""
     shared.control("POST", "restore", {})
     yield shared
     shared.control("POST", "restore", {})
@@ -41,12 +41,12 @@ def google(shared: Google) -> Iterator[Google]:
 
 
 def _one(google: Google, name: str, script: str = "#!/bin/sh\n", **more: Any) -> Any:
-    """A group with one running member."""
+    """Create a group with one running member and return the member."""
     google.make_group(name, google.make_template(name, script), 1, **more)
     return wait_for("the member", lambda: google.running(name))[0]
 
 
-def test_a_group_makes_machines_that_run_their_startup_script(google: Google) -> None:
+def test_a_group_creates_instances_that_run_their_startup_script(google: Google) -> None:
     script = "#!/bin/sh\ncurl -sS -H 'Metadata-Flavor: Google'"
     script += " http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name >$GPUFLEET_ROOT/said\n"
     member = _one(google, "boots", script)
@@ -60,7 +60,7 @@ def test_a_group_makes_machines_that_run_their_startup_script(google: Google) ->
     assert google.group("boots").status.is_stable
 
 
-def test_a_size_grows_and_shrinks_and_deleting_members_lowers_it(google: Google) -> None:
+def test_resizes_and_deletions_change_the_size(google: Google) -> None:
     _one(google, "sized")
     google.finish(google.groups.resize_unary(project=PROJECT, zone=ZONE, instance_group_manager="sized", size=3))
     three = wait_for("three", lambda: len(found := google.running("sized")) == 3 and found)
@@ -78,7 +78,7 @@ def test_a_size_grows_and_shrinks_and_deleting_members_lowers_it(google: Google)
     assert {m.name for m in two} == {m.name for m in three[1:]}
 
 
-def test_a_preempted_member_is_listed_and_made_again_under_its_name(google: Google) -> None:
+def test_a_preempted_member_is_recreated_with_its_name(google: Google) -> None:
     member = _one(google, "spot")
     before = google.instance(member.name)
     status, shown = google.control("POST", "preempt", {"pool": "spot", "notice_s": 8})
@@ -98,7 +98,7 @@ def test_a_preempted_member_is_listed_and_made_again_under_its_name(google: Goog
     assert google.group("spot").target_size == 1
 
 
-def test_a_zone_without_capacity_is_said_in_the_groups_errors_and_healed_by_restore(google: Google) -> None:
+def test_a_zone_without_capacity_is_a_group_error_until_restore(google: Google) -> None:
     limit = {"zone": ZONE, "type": "g2-standard-8", "kind": "spot", "count": 0}
     assert google.control("POST", "capacity", limit)[0] == 200
     google.make_group("short", google.make_template("short"), 1)
@@ -111,7 +111,7 @@ def test_a_zone_without_capacity_is_said_in_the_groups_errors_and_healed_by_rest
     wait_for("the member", lambda: google.running("short"))
 
 
-def test_a_quota_is_told_apart_from_lack_of_capacity(google: Google) -> None:
+def test_an_exceeded_quota_differs_from_missing_capacity(google: Google) -> None:
     assert google.control("POST", "capacity", {"kind": "spot", "gpus": 0})[0] == 200
     google.make_group("over", google.make_template("over"), 1)
     errors = wait_for("an error", lambda: list(_errors(google, "over")))
@@ -123,7 +123,7 @@ def _errors(google: Google, group: str) -> Any:
     return google.groups.list_errors(project=PROJECT, zone=ZONE, instance_group_manager=group)
 
 
-def test_a_new_template_waits_until_a_member_is_recreated(google: Google) -> None:
+def test_a_new_template_is_used_only_after_recreation(google: Google) -> None:
     member = _one(google, "rolls")
     second = google.make_template("rolls-2")
     body = compute_v1.InstanceGroupManager({"versions": [{"instance_template": second}]})
@@ -151,7 +151,7 @@ def test_a_new_template_waits_until_a_member_is_recreated(google: Google) -> Non
     assert google.group("rolls").target_size == 1
 
 
-def test_labels_are_written_with_the_fingerprint_of_now_only(google: Google) -> None:
+def test_labels_are_written_only_with_the_current_fingerprint(google: Google) -> None:
     member = _one(google, "marked")
     row = google.instance(member.name)
     marks = {**row.labels, "gpu-fleet-idle-since": "20261121t0215z"}
@@ -170,7 +170,7 @@ def test_labels_are_written_with_the_fingerprint_of_now_only(google: Google) -> 
         write(row.label_fingerprint)
 
 
-def test_an_instance_deleted_behind_the_groups_back_is_made_again(google: Google) -> None:
+def test_an_instance_deleted_outside_the_group_is_recreated(google: Google) -> None:
     member = _one(google, "stubborn")
     google.finish(google.instances.delete_unary(project=PROJECT, zone=ZONE, instance=member.name))
 
@@ -181,7 +181,7 @@ def test_an_instance_deleted_behind_the_groups_back_is_made_again(google: Google
     wait_for("the member made again", again)
 
 
-def test_a_regional_group_with_any_shape_goes_where_there_is_room(google: Google) -> None:
+def test_a_regional_group_with_any_shape_uses_a_zone_with_capacity(google: Google) -> None:
     limit = {"zone": ZONE, "type": "g2-standard-8", "kind": "spot", "count": 0}
     google.control("POST", "capacity", limit)
     client = google.client(compute_v1.RegionInstanceGroupManagersClient)
@@ -207,7 +207,7 @@ def test_a_regional_group_with_any_shape_goes_where_there_is_room(google: Google
     assert not list(client.list(project=PROJECT, region=REGION))
 
 
-def test_the_aggregated_list_gives_every_zone_and_filters_by_label(google: Google) -> None:
+def test_the_aggregated_list_filters_by_label(google: Google) -> None:
     member = _one(google, "listed")
     _one(google, "other")
     pages = google.instances.aggregated_list(
@@ -254,7 +254,9 @@ def _metadata(address: str, path: str) -> str:
         "gone",
     ],
 )
-def test_what_google_would_refuse_is_refused(google: Google, change: dict[str, Any], reason: str, words: str) -> None:
+def test_invalid_groups_are_refused_as_by_google(
+    google: Google, change: dict[str, Any], reason: str, words: str
+) -> None:
     good = {"name": "good", "targetSize": 0, "versions": [{"instanceTemplate": "global/instanceTemplates/checked"}]}
     if not list(
         google.client(compute_v1.InstanceTemplatesClient).list(request={"project": PROJECT, "filter": "name=checked"})
@@ -278,7 +280,7 @@ def _post(places: Places, path: str, body: Any) -> tuple[int, Any]:
             return error.code, json.load(error)
 
 
-def test_no_process_of_a_machine_outlives_its_group(google: Google) -> None:
+def test_processes_end_with_their_instance(google: Google) -> None:
     member = _one(google, "ends", "#!/bin/sh\nsleep 1003\n")
     address = google.instance(member.name).network_interfaces[0].network_i_p
     google.finish(google.groups.resize_unary(project=PROJECT, zone=ZONE, instance_group_manager="ends", size=0))

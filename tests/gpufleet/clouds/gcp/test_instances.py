@@ -1,4 +1,4 @@
-"""Single instances of the embedded Compute Engine: their life, their metadata server, reservations, refusals."""
+"""Single instances of the embedded Compute Engine: lifecycle, metadata server, reservations, refusals."""
 
 import json
 import threading
@@ -57,7 +57,7 @@ def _say(google: Google, verb: str, name: str) -> Any:
     return google.finish(getattr(google.instances, f"{verb}_unary")(project=PROJECT, zone=ZONE, instance=name))
 
 
-def test_an_instance_stops_keeps_its_disk_and_starts_again(google: Google) -> None:
+def test_a_stopped_instance_keeps_its_disk_and_starts_again(google: Google) -> None:
     assert _insert(google, "stops").status == "RUNNING"
     boots = google.cloud.machines / "stops" / "boots"
     wait_for("the first boot", boots.is_file)
@@ -75,7 +75,7 @@ def test_an_instance_stops_keeps_its_disk_and_starts_again(google: Google) -> No
     assert [(row["why"], row["capacity_type"]) for row in ended] == [("stopped", "spot"), ("deleted", "spot")]
 
 
-def test_the_metadata_server_answers_as_googles_does(google: Google) -> None:
+def test_the_metadata_server_responds_as_googles_does(google: Google) -> None:
     made = _insert(google, "asks")
     assert _get(made, "instance/name", {})[0] == 403, "without the header"
     status, text, headers = _get(made, "instance/machine-type")
@@ -97,7 +97,7 @@ def test_the_metadata_server_answers_as_googles_does(google: Google) -> None:
     assert token["expires_in"] > 3000
 
 
-def test_a_token_names_its_caller(google: Google) -> None:
+def test_a_token_identifies_its_caller(google: Google) -> None:
     made = _insert(google, "calls")
     token = json.loads(_get(made, "instance/service-accounts/default/token")[1])["access_token"]
     wish = urllib.request.Request(
@@ -111,12 +111,12 @@ def test_a_token_names_its_caller(google: Google) -> None:
     assert [row["operation"] for row in rows if row["principal"] == caller] == ["instances.list"]
 
 
-def test_who_waits_for_a_preemption_is_woken(google: Google) -> None:
+def test_waiting_for_a_preemption_returns_when_it_happens(google: Google) -> None:
     made = _insert(google, "waits")
     heard: list[str] = []
     _, before, headers = _get(made, "instance/preempted")
     assert before == "FALSE"
-    # who names what he knows is answered at once where it has changed before he asked
+    # with the last ETag, the server responds at once if the value already changed
     path = f"instance/preempted?wait_for_change=true&timeout_sec=60&last_etag={headers['ETag']}"
     waiting = threading.Thread(target=lambda: heard.append(_get(made, path)[1]))
     waiting.start()
@@ -130,7 +130,7 @@ def test_who_waits_for_a_preemption_is_woken(google: Google) -> None:
     wait_for("its end: the termination action is DELETE", gone)
 
 
-def test_changed_metadata_reaches_the_machine_and_a_stale_fingerprint_does_not(google: Google) -> None:
+def test_metadata_changes_need_the_current_fingerprint(google: Google) -> None:
     made = _insert(google, "learns")
     body = compute_v1.Metadata(fingerprint=made.metadata.fingerprint, items=[{"key": "mood", "value": "calm"}])
 
@@ -150,7 +150,7 @@ def test_maintenance_is_announced(google: Google) -> None:
     assert _get(made, "instance/maintenance-event")[1] == "TERMINATE_ON_HOST_MAINTENANCE"
 
 
-def test_a_reservation_takes_in_as_many_as_it_has_and_counts_them(google: Google) -> None:
+def test_a_reservation_counts_and_limits_its_instances(google: Google) -> None:
     reservations = google.client(compute_v1.ReservationsClient)
     body = compute_v1.Reservation(
         {
@@ -207,24 +207,26 @@ def test_a_reservation_takes_in_as_many_as_it_has_and_counts_them(google: Google
     ],
     ids=["type", "disks", "network", "migrate", "standard with action", "spot restarts", "label", "metadata twice"],
 )
-def test_a_wrong_wish_is_refused_in_googles_words(google: Google, change: dict[str, Any], words: str) -> None:
+def test_an_invalid_instance_is_refused_with_googles_message(
+    google: Google, change: dict[str, Any], words: str
+) -> None:
     body = compute_v1.Instance(_body(google, "wrong", **change))
     with pytest.raises(exceptions.GoogleAPICallError) as refused:
         google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=body)
     assert words in refused.value.message
 
 
-def test_what_is_in_use_is_not_deleted(google: Google) -> None:
+def test_a_network_in_use_is_not_deleted(google: Google) -> None:
     with pytest.raises(exceptions.BadRequest, match="already being used by"):
         google.client(compute_v1.NetworksClient).delete_unary(project=PROJECT, network="net")
 
 
-def test_another_project_is_not_there(google: Google) -> None:
+def test_another_project_is_not_found(google: Google) -> None:
     with pytest.raises(exceptions.NotFound, match="projects/other"):
         google.instances.list(project="other", zone=ZONE)
 
 
-def test_a_call_fails_when_it_is_told_to(google: Google) -> None:
+def test_an_injected_fault_makes_a_call_fail_once(google: Google) -> None:
     fault = {"service": "compute", "operation": "machineTypes.list", "code": "rateLimitExceeded", "status": 403}
     assert google.control("POST", "api-fault", fault)[0] == 200
     client = google.client(compute_v1.MachineTypesClient)

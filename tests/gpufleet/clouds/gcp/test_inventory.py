@@ -1,4 +1,4 @@
-"""What the inventory makes of Google's answers, by the real client's own messages."""
+"""How the inventory reads Google's responses, with the message types of the real client."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ ZONE = "us-central1-a"
 
 
 class Answers(GoogleCalls):
-    """Calls that are answered from a list of machines, by zone."""
+    """Calls that return instances from a list, by zone."""
 
     def __init__(self, machines: dict[str, list[dict[str, Any]]]) -> None:
         super().__init__("project")
@@ -62,7 +62,7 @@ def machine(name: str = "one", **changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_when_an_instance_ends(changes: dict[str, Any], ends: datetime | None) -> None:
+def test_the_end_time_of_an_instance_is_read(changes: dict[str, Any], ends: datetime | None) -> None:
     (found,) = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").instances()
     assert found.ends_at == ends
     flex = changes.get("scheduling", {}).get("provisioning_model") == "FLEX_START"
@@ -85,7 +85,7 @@ def test_when_an_instance_ends(changes: dict[str, Any], ends: datetime | None) -
         ),
     ],
 )
-def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None:
+def test_gpu_machines_are_listed(changes: dict[str, Any], listed: bool) -> None:
     found = GoogleInventory(Answers({ZONE: [machine(**changes)]}), "us-central1", "test").gpus().instances
     assert bool(found) is listed
 
@@ -93,7 +93,7 @@ def test_which_machines_have_gpus(changes: dict[str, Any], listed: bool) -> None
 @pytest.mark.parametrize(
     "changes", [{"creation_timestamp": ""}, {"scheduling": {"termination_time": "soon"}}], ids=["no time", "no date"]
 )
-def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None:
+def test_an_unreadable_instance_is_named(changes: dict[str, Any]) -> None:
     rows = {ZONE: [machine("one"), machine("odd", **changes)]}
     inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
@@ -105,19 +105,19 @@ def test_a_machine_that_cannot_be_read_is_named(changes: dict[str, Any]) -> None
     assert inventory.ended(["one", "odd"]) == (), "why others ended is known all the same"
 
 
-def test_a_name_in_two_zones_means_nobody() -> None:
+def test_a_name_in_two_zones_is_an_error() -> None:
     both = {ZONE: [machine()], "us-central1-b": [machine()]}
     with pytest.raises(CloudError, match="which one is meant"):
         GoogleInventory(Answers(both), "us-central1", "test").instance("one")
 
 
 @pytest.mark.parametrize("name", ["two", "one-2"])
-def test_an_answer_about_one_instance_is_about_that_one(name: str) -> None:
+def test_a_response_about_another_instance_is_an_error(name: str) -> None:
     with pytest.raises(CloudError, match=f"one was asked for, {name} came"):
         GoogleInventory(Answers({ZONE: [machine(name)]}), "us-central1", "test").instance("one")
 
 
-def test_a_region_is_not_another_whose_name_begins_alike() -> None:
+def test_regions_with_a_common_prefix_are_distinguished() -> None:
     rows = {"europe-west1-b": [machine("mine")], "europe-west10-b": [machine("other")]}
     found = GoogleInventory(Answers(rows), "europe-west1", "test").instances()
     assert [one.id for one in found] == ["mine"]

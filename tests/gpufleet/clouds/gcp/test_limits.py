@@ -1,4 +1,4 @@
-"""How long a call of Compute Engine may take, with the real clients on servers that are not there for a while."""
+"""Time limits of Compute Engine calls, with the real clients and temporarily unavailable servers."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ LIMIT_S = 0.5
 
 
 class Compute:
-    """Answers what a test says, and writes down what was asked: the page for a list, else the path's end."""
+    """A server with a response per test. It records its requests: the page token, else the last part of the path."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -50,7 +50,7 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
             self.do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Suppress the log."""
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
@@ -65,14 +65,14 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
         pytest.param(lambda calls: list(calls.pages("instances", "aggregated_list")), id="pages"),
     ],
 )
-def test_a_read_is_made_again_within_its_limit(compute: Compute, read: Callable[[GoogleCalls], object]) -> None:
+def test_a_read_is_retried_within_its_limit(compute: Compute, read: Callable[[GoogleCalls], object]) -> None:
     with pytest.raises(CloudError, match="failed: Timeout of 0.5s exceeded.*come back later"):
         read(GoogleCalls("p", call_limit_s=LIMIT_S))
     assert len(compute.asked) > 1
 
 
 @pytest.mark.timeout(20)
-def test_every_page_has_a_limit_of_its_own(compute: Compute) -> None:
+def test_each_page_has_its_own_limit(compute: Compute) -> None:
     compute.answer = lambda page: ABSENT if page == "second" else (200, {"items": [], "nextPageToken": "second"})
     with pytest.raises(CloudError, match="come back later"):
         list(GoogleCalls("p", call_limit_s=LIMIT_S).pages("zone_operations", "list", zone="us-central1-a"))
@@ -103,19 +103,19 @@ def test_every_page_counts_as_a_call(compute: Compute, last: Answer, made: int) 
     assert calls.counts == {"compute:zone_operations.list": made}
 
 
-def test_a_read_outlives_a_moment_without_google(compute: Compute) -> None:
+def test_a_read_succeeds_after_a_short_outage(compute: Compute) -> None:
     compute.answer = lambda _: ABSENT if len(compute.asked) < 3 else (200, {"name": "x"})
     assert GoogleCalls("p").one("instances", "get", **PLACE).name == "x"
 
 
-def test_what_changes_something_is_asked_for_once(compute: Compute) -> None:
+def test_a_write_is_not_retried(compute: Compute) -> None:
     with pytest.raises(CloudError, match="come back later"):
         GoogleCalls("p").finish("instances", "stop", **PLACE)
     assert compute.asked == ["stop"]
 
 
 class Clock:
-    """A clock that goes on while somebody sleeps."""
+    """A clock that only advances during `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -130,7 +130,7 @@ class Clock:
 
 
 def running(waits: int, clock: Clock, wait_s: float = 0.0) -> Answers:
-    """An operation that is done after so many waits; each takes `wait_s`."""
+    """An operation that is done after `waits` wait calls of `wait_s` seconds each."""
     left = waits
 
     def answer(what: str) -> Answer:
@@ -152,7 +152,7 @@ def running(waits: int, clock: Clock, wait_s: float = 0.0) -> Answers:
         pytest.param(3, 120.0, [], id="waits as long as Google waits"),
     ],
 )
-def test_who_waits_for_an_operation_lets_google_breathe(
+def test_wait_calls_that_return_at_once_are_delayed(
     compute: Compute, waits: int, wait_s: float, slept: list[float]
 ) -> None:
     clock = Clock()
@@ -162,7 +162,7 @@ def test_who_waits_for_an_operation_lets_google_breathe(
     assert compute.asked == ["stop", *["wait"] * waits]
 
 
-def test_an_operation_without_an_end_is_given_up(compute: Compute) -> None:
+def test_an_operation_without_an_end_times_out(compute: Compute) -> None:
     clock = Clock()
     compute.answer = running(10_000, clock)
     with pytest.raises(CloudError, match=r"instances\.stop: not done after 300 s"):

@@ -1,4 +1,4 @@
-"""An orphan on the embedded Compute Engine, by the product's own adapters: marked and stopped by a rule."""
+"""An orphan on the embedded Compute Engine: a rule marks and stops it through the real adapters."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ from watchdogs.orphans.watchdog import OrphanWatchdog
 pytestmark = pytest.mark.slow
 
 LATER = datetime.now(UTC) + timedelta(hours=3)
-"""By then everything that the test made is old enough."""
+"""At this time, all instances of the test are older than the rule's minimum age."""
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
 
 
 def inserted(google: Google, name: str, **labels: str) -> None:
-    """A stand-alone on-demand machine that no group made."""
+    """Create an on-demand instance outside of groups."""
     parts = google.template(name)["properties"]
     body: dict[str, Any] = {
         **parts,
@@ -77,7 +77,7 @@ def fleet(folder: Path) -> FleetDocument:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs the Debian package prometheus")
-def test_a_project_that_nobody_provisioned_is_judged_by_prometheus(
+def test_unmanaged_instances_are_judged_by_prometheus_data(
     google: Google, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("notebook", "training", "unmeasured"):
@@ -105,7 +105,7 @@ def test_a_project_that_nobody_provisioned_is_judged_by_prometheus(
     }
 
 
-def test_a_rule_marks_and_stops_a_forgotten_machine_and_no_other(google: Google, tmp_path: Path) -> None:
+def test_a_rule_marks_and_stops_only_the_matching_instance(google: Google, tmp_path: Path) -> None:
     inserted(google, "notebook", team="research")
     inserted(google, "salesbox", team="sales")
     wired = wire(fleet(tmp_path), "orphans")

@@ -1,4 +1,4 @@
-"""A machine type's price out of the Billing Catalog's parts."""
+"""Prices of machine types, computed from components in the Billing Catalog."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -44,7 +44,7 @@ CATALOG = [
 
 
 class Catalog:
-    """The two pages that google-api-python-client's service object would give."""
+    """Replaces the service object of google-api-python-client; returns these pages."""
 
     def __init__(self, pages: list[dict[str, Any]]) -> None:
         self._pages = pages
@@ -71,7 +71,7 @@ class Request:
         return self.pages[self.number]
 
 
-def test_a_price_is_the_sum_of_its_parts() -> None:
+def test_a_price_is_the_sum_of_its_components() -> None:
     pages = [{"skus": CATALOG[:2], "nextPageToken": "2"}, {"skus": CATALOG[2:]}]
     prices, errors = GooglePrices("us-central1", Catalog(pages)).refresh(["g2-standard-4"], NOW)
     assert errors == []
@@ -90,18 +90,18 @@ def test_a_price_is_the_sum_of_its_parts() -> None:
         pytest.param([*CATALOG, sku("G2 Instance Core running in Americas", 1)], "2 prices", id="two prices"),
     ],
 )
-def test_a_part_without_one_price_is_an_error(catalog: list[Any], words: str) -> None:
+def test_a_component_without_exactly_one_price_is_an_error(catalog: list[Any], words: str) -> None:
     here = [one for one in catalog if "us-central1" in one["serviceRegions"]]
     with pytest.raises(CloudError, match=words):
         price_of(machine(Cloud.GCP, "g2-standard-4"), "on-demand", here, "us-central1", NOW)
 
 
-def test_a_cut_list_is_no_list() -> None:
+def test_an_incomplete_list_is_an_error() -> None:
     prices, errors = GooglePrices("us-central1", Catalog([{}])).refresh(["g2-standard-4"], NOW)
     assert prices == [] and "not whole" in errors[0]
 
 
-def test_a_part_that_costs_nothing_is_no_price() -> None:
+def test_a_component_with_price_zero_is_an_error() -> None:
     free = [
         sku("Nvidia L4 GPU running in Americas", 0) if "Nvidia L4" in one["description"] else one for one in CATALOG
     ]

@@ -1,4 +1,4 @@
-"""A real Prometheus finds the members of Compute Engine's groups in the file that is written for it."""
+"""A real Prometheus discovers the members of Compute Engine groups through its generated target file."""
 
 import json
 import shutil
@@ -79,7 +79,7 @@ def _found(url: str, query: str) -> list[dict[str, Any]]:
         return []
 
 
-def test_a_machine_is_scraped_with_the_labels_of_its_instance(google: Google, tmp_path: Path) -> None:
+def test_an_instance_is_scraped_with_its_labels(google: Google, tmp_path: Path) -> None:
     google.make_group("chat", google.make_template("chat", _EXPORTER), 1)
     member = wait_for("the member", lambda: google.running("chat"))[0]
     with _prometheus(tmp_path, google) as url:

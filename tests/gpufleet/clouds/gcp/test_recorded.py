@@ -1,4 +1,4 @@
-"""What our adapters read in answers that were recorded from Google Cloud, through the real clients."""
+"""Reads recorded responses of Google Cloud with the adapters and the real clients."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -47,7 +47,7 @@ INSTANCES = {
 
 
 def over_all_zones(answer: Any) -> Any:
-    """An answer about one zone, or one instance, in the form of the list over all zones that our adapters ask for."""
+    """Convert a response about one zone or one instance to an aggregated list, which the adapters request."""
     items = answer.get("items", [answer])
     if isinstance(items, dict):
         return answer
@@ -69,7 +69,7 @@ def test_recorded_instances_are_read(google: Compute, name: str) -> None:
     assert found.end_reason is None, "no group made it, and its description states nothing"
 
 
-def test_when_a_recorded_instance_stopped_is_read_in_universal_time(google: Compute) -> None:
+def test_the_stop_time_of_a_recorded_instance_is_in_utc(google: Compute) -> None:
     raw = recorded("instance_get_terminated.json")
     raw["metadata"]["items"] = [{"key": "created-by", "value": f"projects/1/zones/{ZONE}/instanceGroupManagers/g"}]
     google.answer = lambda path, query: (200, over_all_zones(raw) if "aggregated" in path else {})
@@ -80,7 +80,7 @@ def test_when_a_recorded_instance_stopped_is_read_in_universal_time(google: Comp
 
 
 OPERATIONS = {
-    # file -> instance that it is about, its kind, what it means where it ends an instance
+    # file -> instance, type of the operation, and kind of activity if it ends the instance
     "autoscaler_patch_operation.json": (None, "compute.autoscalers.patch", None),
     "disk_delete_operation.json": (None, "delete", None),
     "instance_template_delete_operation.json": (None, "delete", None),
@@ -144,7 +144,7 @@ def _disabled(google: Compute) -> None:
 
 
 class Catalog:
-    """The pages that google-api-python-client's service object would give."""
+    """Replaces the service object of google-api-python-client; returns this page."""
 
     def __init__(self, page: Any) -> None:
         self._page = page
@@ -163,7 +163,7 @@ class Catalog:
         return self._page
 
     def list_next(self, request: object, page: object) -> None:
-        """There is one page."""
+        """Return no next page."""
 
 
 def _catalog(google: Compute) -> None:
@@ -193,15 +193,15 @@ OTHERS: dict[str, Callable[[Compute], None]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_recorded_answers_are_read(google: Compute, name: str) -> None:
+def test_other_recorded_responses_are_read(google: Compute, name: str) -> None:
     OTHERS[name](google)
 
 
-def test_every_recorded_answer_is_read_by_a_test() -> None:
+def test_all_recorded_responses_have_a_test() -> None:
     there = {path.name for path in RECORDED.glob("*.json")}
     assert there == {*INSTANCES, *OPERATIONS, *OTHERS}
 
 
-def test_recorded_answers_name_nobody() -> None:
+def test_recorded_responses_contain_no_real_accounts() -> None:
     for path in RECORDED.glob("*.json"):
         assert set(re.findall(r"[\w.+-]+@[\w-]+\.[\w.]+", path.read_text())) <= {"someone@example.com"}, path.name

@@ -1,4 +1,4 @@
-"""What Google's error codes and sentences mean."""
+"""The meaning of Google's error codes and messages."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ BY_GROUP = "Instance 'chat-spot-x1y2' creation failed: {} (when acting as '123@c
 
 
 @pytest.mark.parametrize("sentence", SENTENCES, ids=lambda row: f"{row['code']}: {row['message'][:40]}")
-def test_a_recorded_error_is_understood(sentence: dict[str, str]) -> None:
+def test_a_recorded_error_is_classified(sentence: dict[str, str]) -> None:
     assert kind_of(sentence["code"], sentence["message"]) == ActivityKind(sentence["kind"])
 
 
@@ -26,7 +26,7 @@ def test_a_recorded_error_is_understood(sentence: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "sentence", [row for row in SENTENCES if row["message"]], ids=lambda row: f"{row['message'][:40]}"
 )
-def test_a_recorded_sentence_is_understood_without_its_code(sentence: dict[str, str], code: str) -> None:
+def test_a_recorded_message_is_classified_without_its_code(sentence: dict[str, str], code: str) -> None:
     expected = ActivityKind(sentence["kind"])
     assert kind_of(code, sentence["message"]) == expected
     assert kind_of(code, BY_GROUP.format(sentence["message"])) == expected
@@ -43,7 +43,7 @@ def test_a_recorded_sentence_is_understood_without_its_code(sentence: dict[str, 
             "request in the us-central1-a zone(s), which currently has capacity to accommodate your request.",
             K.NO_CAPACITY,
         ),
-        # every wording about a reservation, under whatever code
+        # all messages about reservations, with any code
         (
             "ZONE_RESOURCE_POOL_EXHAUSTED",
             "Specified reservation 'r' does not have available resources for the request.",
@@ -104,7 +104,7 @@ def test_a_recorded_sentence_is_understood_without_its_code(sentence: dict[str, 
             "Compute Engine API has not been used in project 1 before or it is disabled.",
             K.PERMISSION,
         ),
-        # what nobody has seen is never missing capacity
+        # unknown errors never count as missing capacity
         ("CONDITION_NOT_MET", "The moon is in the wrong phase.", K.UNKNOWN),
         ("INTERNAL_ERROR", "Internal error. Please try again or contact Google Support. (Code: '-123')", K.UNKNOWN),
         ("SERVICE_UNAVAILABLE", "The service is currently unavailable.", K.UNKNOWN),
@@ -112,7 +112,7 @@ def test_a_recorded_sentence_is_understood_without_its_code(sentence: dict[str, 
         ("", "", K.UNKNOWN),
     ],
 )
-def test_other_wordings_are_understood_or_stay_unknown(code: str, message: str, kind: ActivityKind) -> None:
+def test_other_messages_are_classified(code: str, message: str, kind: ActivityKind) -> None:
     assert kind_of(code, message) is kind
 
 
@@ -124,7 +124,7 @@ def test_other_wordings_are_understood_or_stay_unknown(code: str, message: str, 
         ("Quota 'CPUS_ALL_REGIONS' exceeded.", True),
     ],
 )
-def test_a_quota_of_all_regions_is_told_apart(message: str, account_wide: bool) -> None:
+def test_an_account_wide_quota_is_distinguished(message: str, account_wide: bool) -> None:
     assert is_account_wide(K.QUOTA, message) is account_wide
     assert not is_account_wide(K.NO_CAPACITY, message)
 
@@ -159,7 +159,7 @@ WORDS = {
         pytest.param([], (), id="no details"),
     ],
 )
-def test_zones_that_have_it_are_read(details: list[Any], zones: tuple[str, ...]) -> None:
+def test_zones_with_capacity_are_read(details: list[Any], zones: tuple[str, ...]) -> None:
     assert zones_available(error(code="ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", error_details=details)) == zones
 
 

@@ -1,4 +1,4 @@
-"""Objects, secrets and policies of the embedded Google Cloud."""
+"""Objects, secrets, policies and DNS records of the embedded Google Cloud."""
 
 import base64
 import json
@@ -45,7 +45,7 @@ def bucket(client: Any, request: pytest.FixtureRequest) -> Any:
     return made
 
 
-def test_an_object_is_written_and_read_with_its_checksums(bucket: Any) -> None:
+def test_an_object_is_written_and_read_with_checksums(bucket: Any) -> None:
     blob = bucket.blob("models/chat/served.json")
     blob.upload_from_string(b'{"version": 1}', content_type="application/json")
     read = bucket.get_blob("models/chat/served.json")
@@ -55,7 +55,7 @@ def test_an_object_is_written_and_read_with_its_checksums(bucket: Any) -> None:
     assert bucket.get_blob("models/none") is None
 
 
-def test_a_large_file_goes_up_in_parts_and_comes_down_in_ranges(bucket: Any, tmp_path: Path) -> None:
+def test_a_file_is_uploaded_in_parts_and_read_in_ranges(bucket: Any, tmp_path: Path) -> None:
     body = bytes(range(256)) * 4096 * 2
     source = tmp_path / "weights"
     source.write_bytes(body)
@@ -65,7 +65,7 @@ def test_a_large_file_goes_up_in_parts_and_comes_down_in_ranges(bucket: Any, tmp
     assert bucket.blob("big").download_as_bytes() == body
 
 
-def test_a_write_with_a_generation_happens_once(bucket: Any) -> None:
+def test_a_conditional_write_happens_only_once(bucket: Any) -> None:
     blob = bucket.blob("lease")
     blob.upload_from_string(b"mine", if_generation_match=0)
     with pytest.raises(exceptions.PreconditionFailed):
@@ -78,7 +78,7 @@ def test_a_write_with_a_generation_happens_once(bucket: Any) -> None:
     assert bucket.get_blob("lease") is None
 
 
-def test_the_node_agents_reader_takes_ranges_of_one_generation(
+def test_the_reader_reads_ranges_of_one_generation(
     bucket: Any, cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", cloud.places.google_url)
@@ -97,7 +97,7 @@ def test_the_node_agents_reader_takes_ranges_of_one_generation(
     reader.close()
 
 
-def test_a_bucket_that_holds_something_is_not_deleted(bucket: Any) -> None:
+def test_a_bucket_with_objects_is_not_deleted(bucket: Any) -> None:
     bucket.blob("kept").upload_from_string(b"x")
     with pytest.raises(exceptions.Conflict):
         bucket.delete()
@@ -116,9 +116,7 @@ def _call(cloud: RunningCloud, method: str, path: str, body: Any = None) -> tupl
             return error.code, json.load(error)
 
 
-def test_a_secrets_newest_version_is_read_as_the_node_agent_does(
-    cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_version_of_a_secret_is_read(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUFLEET_SECRETMANAGER_ENDPOINT", cloud.places.google_url)
     base = f"/v1/projects/{PROJECT}/secrets"
     assert _call(cloud, "POST", f"{base}?secretId=token", {"replication": {"automatic": {}}})[0] == 200
@@ -130,7 +128,7 @@ def test_a_secrets_newest_version_is_read_as_the_node_agent_does(
     assert read_secret(f"projects/{PROJECT}/secrets/token/versions/1", TOKEN) == "old"
 
 
-def test_a_policy_is_changed_with_the_etag_of_now_only(cloud: RunningCloud) -> None:
+def test_a_policy_is_changed_only_with_the_current_etag(cloud: RunningCloud) -> None:
     status, account = _call(cloud, "POST", f"/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "gpu-machine"})
     assert (status, account["email"]) == (200, f"gpu-machine@{PROJECT}.iam.gserviceaccount.com")
     _, policy = _call(cloud, "POST", f"/v1/projects/{PROJECT}:getIamPolicy", {})
@@ -143,7 +141,7 @@ def test_a_policy_is_changed_with_the_etag_of_now_only(cloud: RunningCloud) -> N
     assert (status, "does not exist" in answer["error"]["message"]) == (400, True)
 
 
-def test_a_record_lies_in_its_zone(cloud: RunningCloud) -> None:
+def test_a_dns_record_must_belong_to_its_zone(cloud: RunningCloud) -> None:
     base = f"/dns/v1/projects/{PROJECT}/managedZones"
     zone = {"name": "inside", "dnsName": "fleet.internal.", "description": "d", "visibility": "private"}
     assert _call(cloud, "POST", base, zone)[0] == 200
