@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server: a function from request to answer, with limits on connections, time and bodies.
+"""A small HTTP/1.1 server: a handler maps a request to an answer. Connections, time and bodies are limited.
 
-An answer is sent whole. What streams or takes a connection over (websockets) uses `http.server` itself.
-Standard library only: the node agent carries this.
+It sends complete answers. Code that streams or takes over a connection (websockets) uses `http.server` directly.
+Uses only the standard library, because the node agent contains this module.
 """
 
 import contextlib
@@ -23,35 +23,36 @@ from gpufleet.domain.loopback import header_of
 
 _MOST_DIGITS: Final = 20
 _LINGER_BYTES: Final = 1024 * 1024
-"""Of a body that nobody wants: read after the answer, since to close on unread bytes would take the answer back."""
+"""Maximum bytes of an unused body that are read after the answer: closing a connection with unread bytes resets it,
+and the client loses the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Of one server."""
+    """The limits of one server."""
 
     connections: int = 128
-    """At once. With one more the oldest is closed: a client that asks and leaves is served while others hold
+    """Maximum concurrent connections. Another one closes the oldest, so that new clients are served while others keep
     connections open."""
     request_s: float = 15.0
-    """From the first byte of a request to its last."""
+    """Maximum time from the first to the last byte of a request."""
     idle_s: float = 30.0
-    """Between two requests of a connection, and for an answer to be taken."""
+    """Maximum time between two requests of a connection, and for sending an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One response."""
+    """A response."""
 
     status: int = HTTPStatus.OK
     body: str | bytes = b""
     content_type: str = "text/plain; charset=utf-8"
-    """Where the headers name none."""
+    """Used if `headers` contain no Content-Type."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class RequestError(Exception):
-    """A request that is refused with this status; `str()` says why."""
+    """Refuses a request with this status; `str()` is the message."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -60,28 +61,28 @@ class RequestError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class HttpRequest:
-    """One request. Its body is on its way until `body` reads it."""
+    """A request. `body` reads the body from the connection."""
 
     method: str
-    """GET for HEAD, too: the server leaves out the body of the answer."""
+    """GET also for HEAD: the server omits the body of the answer."""
     path: str
-    """Without the query; percent-encoded, as it was sent."""
+    """Path without the query, percent-encoded as received."""
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By their names in small letters; the values of a repeated one are joined by commas."""
+    """Lower-case name -> value; the values of a repeated header are joined by commas."""
     client: tuple[str, int] = ("", 0)
     own: tuple[str, int] = ("", 0)
     """The server's address and port on this connection."""
     incoming: io.BufferedIOBase = field(default_factory=io.BytesIO)
-    """What follows the head."""
+    """The bytes after the header section."""
     is_read: bool = False
-    """Whether the body has been read whole: else the connection ends after the answer."""
+    """Whether the body was read completely; if not, the connection closes after the answer."""
 
     def header(self, name: str) -> str | None:
         return self.headers.get(name.lower())
 
     def length(self, most: int) -> int:
-        """The bytes of the body. Raises RequestError where no length is given, or more than `most`."""
+        """Return the length of the body in bytes. Raises RequestError if it is missing or above `most`."""
         given = self.headers.get("content-length", "0").strip()
         is_number = given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS
         if "transfer-encoding" in self.headers or not is_number:
@@ -93,7 +94,7 @@ class HttpRequest:
         return int(given)
 
     def body(self, most: int) -> bytes:
-        """The body of at most so many bytes. Raises RequestError as `length`, and where it does not arrive whole."""
+        """Read the body of at most `most` bytes. Raises RequestError like `length`, and for an incomplete body."""
         length = self.length(most)
         try:
             found = self.incoming.read(length)
@@ -106,11 +107,11 @@ class HttpRequest:
 
 
 Handler = Callable[[HttpRequest], Answer | None]
-"""None: the connection is closed without an answer. May raise RequestError."""
+"""Handles a request. None closes the connection without an answer. May raise RequestError."""
 
 
 class Routes:
-    """A handler that calls others by method and path: `GET /status`, or `GET /instance/*` for all that begins so."""
+    """A handler that selects others by method and path: `GET /status`, or `GET /instance/*` for a prefix."""
 
     def __init__(self, table: Mapping[str, Handler]) -> None:
         self._exact = {key: handler for key, handler in table.items() if not key.endswith("*")}
@@ -118,7 +119,7 @@ class Routes:
         self._known = f"there is {', '.join(table)}"
 
     def __call__(self, request: HttpRequest) -> Answer | None:
-        """Raises RequestError: 404, 405."""
+        """Call the matching handler. Raises RequestError (404, 405)."""
         handler = self._find(request.method, request.path)
         if handler is not None:
             return handler(request)
@@ -133,7 +134,7 @@ class Routes:
 
 
 class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A TCP server with a thread for each connection, up to a limit. Raises OSError when the address is taken."""
+    """A TCP server with a thread per connection, up to a limit. Raises OSError if the address is in use."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -152,13 +153,13 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         return int(self.server_address[1])
 
     def start(self, name: str, poll_s: float = 0.5) -> Self:
-        """Serve in a thread of its own; `stop` takes up to `poll_s`."""
+        """Serve in a new thread; `stop` takes up to `poll_s`."""
         self._thread = threading.Thread(target=self.serve_forever, args=(poll_s,), name=name, daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Free the address and end idle connections. A request that is being answered gets its answer."""
+        """Release the address and close idle connections. Requests in progress get their answer."""
         if self._thread is not None:
             self.shutdown()
             self._thread.join()
@@ -176,7 +177,7 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._held[id(request)] = request
             oldest = [self._held.pop(key) for key in [*self._held][: len(self._held) - self.limits.connections]]
         for one in oldest:
-            # its thread, which waits for it, ends
+            # The thread of this connection, which waits for data, ends.
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
@@ -187,14 +188,14 @@ class BoundedServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what fails outside a handler, except clients that disconnect or are too slow."""
+        """Log errors outside a handler, except those of clients that disconnect or are too slow."""
         error = sys.exception()
         if error is not None and not isinstance(error, OSError):
             _report(error)
 
 
 class HttpServer(BoundedServer):
-    """Answers requests from threads. An error of the handler goes to `sys.excepthook` and is answered with 500."""
+    """Answers requests in threads. An exception of the handler goes to `sys.excepthook`; the answer is 500."""
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class HttpServer(BoundedServer):
         product: str = "gpufleet",
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`product` is the Server header; `headers` are those of every answer."""
+        """`product`: value of the Server header. `headers`: headers of all answers."""
         self.handler, self.product, self.headers = handler, product, headers
         super().__init__(address, _Connection, limits)
 
@@ -216,7 +217,7 @@ class HttpServer(BoundedServer):
 
 
 class Incoming(io.RawIOBase):
-    """What a client sends: each request whole within `request_s` of its first byte, which is waited for `idle_s`."""
+    """The bytes from a client. A request must start within `idle_s`, and end within `request_s` of its first byte."""
 
     def __init__(
         self, connection: socket.socket, limits: ServerLimits, clock: Callable[[], float] = time.monotonic
@@ -225,14 +226,14 @@ class Incoming(io.RawIOBase):
         self._ends: float | None = None
 
     def begin(self) -> None:
-        """Another request."""
+        """Start the time limits of the next request."""
         self._ends = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Raises TimeoutError: too late; a byte now and then does not help."""
+        """Read bytes. Raises TimeoutError after the limit, even if single bytes keep arriving."""
         left = self._limits.idle_s if self._ends is None else self._ends - self._clock()
         if left <= 0:
             raise TimeoutError("the request did not arrive in time")
@@ -240,7 +241,7 @@ class Incoming(io.RawIOBase):
         try:
             count = self._connection.recv_into(buffer)
         finally:
-            # of what is sent, in all
+            # The limit for sending.
             self._connection.settimeout(self._limits.idle_s)
         if self._ends is None:
             self._ends = self._clock() + self._limits.request_s
@@ -260,7 +261,7 @@ class _Connection(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._incoming)
 
     def handle_one_request(self) -> None:
-        """One request of a connection."""
+        """Handle one request of the connection."""
         self._incoming.begin()
         super().handle_one_request()
 
@@ -268,11 +269,11 @@ class _Connection(BaseHTTPRequestHandler):
         return self.server.product
 
     def log_message(self, format: str, *args: Any) -> None:
-        """No line for each request: handlers log what they refuse."""
+        """Log nothing per request: handlers log refusals."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses before there is a request: nothing of what was sent is repeated."""
-        self.request_version = self.protocol_version  # it may not have got so far as to read one
+        """Answer a request that the base class refuses. The answer repeats nothing of the request."""
+        self.request_version = self.protocol_version  # the base class may not have set it
         self._send(Answer(status=code, body=f"{HTTPStatus(code).phrase}\n"), is_read=False)
 
     def _serve(self) -> None:
@@ -281,7 +282,7 @@ class _Connection(BaseHTTPRequestHandler):
             answer = self.server.handler(request)
         except RequestError as error:
             answer = Answer(status=error.status, body=f"{error}\n")
-        except Exception as error:  # noqa: BLE001 - one request that fails must not look like a server that is gone
+        except Exception as error:  # noqa: BLE001 - one failed request must not look like a missing server
             _report(error)
             answer = Answer(status=HTTPStatus.INTERNAL_SERVER_ERROR, body="internal error\n")
         if answer is None:
@@ -295,7 +296,7 @@ class _Connection(BaseHTTPRequestHandler):
         try:
             target = urlsplit(self.path)
             path, query = target.path, target.query
-        except ValueError:  # not an address: a path that nobody has
+        except ValueError:  # not a valid URL: use it as a path, which no route matches
             path, query = self.path, ""
         headers = {name.lower(): header_of(self.headers, name) or "" for name in self.headers}
         return HttpRequest(
@@ -310,7 +311,7 @@ class _Connection(BaseHTTPRequestHandler):
         )
 
     def _send(self, answer: Answer, is_read: bool) -> None:
-        """Where the body was not read, nobody knows where the next request begins: this one is the last."""
+        """Send the answer. Close the connection if the body was not read: the next request's start is unknown."""
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         self.close_connection = self.close_connection or not is_read
         self.send_response(answer.status)
@@ -326,7 +327,7 @@ class _Connection(BaseHTTPRequestHandler):
             self._linger()
 
     def _linger(self) -> None:
-        """Take what is on its way, within the request's time."""
+        """Read the remaining bytes of the request, within its time limit."""
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             left = _LINGER_BYTES
@@ -335,5 +336,5 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 def _report(error: BaseException) -> None:
-    """Services have it logged as one line, without secrets (`gpufleet.logs.log_crashes`)."""
+    """Pass an error to `sys.excepthook`. Services log it as one line, without secrets (`logs.log_crashes`)."""
     sys.excepthook(type(error), error, error.__traceback__)

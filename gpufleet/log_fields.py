@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Final
 
 FIELDS: Final[Mapping[str, str]] = {
-    # of every line
+    # Fields of every line.
     "time": "when, as RFC 3339 in UTC with milliseconds",
     "level": "`debug`, `info`, `warning` (a person should know) or `error` (something failed)",
     "component": "the process: `daemon`, `function`, `router`, `console`, `slack`, `feed`, `targets`, `node`, or the "
     "command's first word (`host`, `report`, `watch` …)",
     "event": "what happened: a code of the table below",
-    # about what
+    # The subject.
     "fleet": "cloud, environment and region, as `aws/prod/eu-central-1`",
     "watchdog": "whose pass it is: `idle`, `spot`, `scale`, `orphans`, `cost` or `revisions`",
     "pass_id": "the same in all lines of one pass over one fleet",
@@ -26,7 +26,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "phase": "the phase of an instance",
     "step": "a step of an instance's boot",
     "logger": "the library's module",
-    # what happened
+    # The event.
     "action": "what a decision does ([reasons](reasons.md))",
     "reason_code": "why, as a code ([reasons](reasons.md)); of a `hook`: `serving` or `drained`",
     "outcome": "how it ended, as a code",
@@ -39,7 +39,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "deadline": "when a drain ends at the latest",
     "notice_at": "when the cloud announced a preemption",
     "apply": "whether the daemon acts",
-    # counts and lengths
+    # Counts and durations.
     "duration_s": "seconds: of a pass, of a step, or since the first step of an action",
     "decisions": "resources that a pass judged",
     "acting": "decisions that are not `keep`",
@@ -65,7 +65,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "bytes_kept": "bytes that were on the disk already",
     "retries": "requests to the bucket that were repeated",
     "percent": "the share of its usual requests that a replica gets",
-    # processes and requests
+    # Processes and requests.
     "listen": "the address that a process serves",
     "jobs": "the daemon's jobs, with their intervals or those that still run",
     "without_rules": "jobs that have no rules yet",
@@ -77,7 +77,7 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 
 EVENTS: Final[Mapping[str, str]] = {
-    # every process
+    # Every process.
     "process": "a service started, is stopping, stopped or failed to start",
     "problem": "a part has a problem (`begun`, once for each error), or none any more (`over`); in a cost pass: "
     "`failed`",
@@ -86,7 +86,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "message": "a message for people of a command that has no code of its own",
     "command": "a command failed or was interrupted",
     "setting": "a variable of the environment has no valid value and is ignored",
-    # passes
+    # Passes.
     "pass": "a pass ended, one line each: `done`, `nothing_to_do`, `skipped` (another one is at work), `incomplete` "
     "or `failed`",
     "decision": "a decision that acts, or would (`dry_run`); at level `debug` also those that keep",
@@ -99,17 +99,17 @@ EVENTS: Final[Mapping[str, str]] = {
     "ledger_elsewhere": "the ledger is not on this machine, so a dry run does not count",
     "prices": "list prices were refreshed",
     "revision": "an instance changes its revision, or its rollout stopped",
-    # the daemon and Slack
+    # The daemon and Slack.
     "job": "a job of the daemon failed",
     "fleet_document": "a fleet document is unreadable, or a router waits for the first one",
     "spot_notices": "spot notices arrived, or cannot be read",
     "delivery": "messages were sent to Slack, or wait",
     "click_listener": "clicks in Slack are received from now, or cannot be",
     "click": "a click of *Keep*: `kept`, `repeated`, `refused`, `failed`, or why it does not count",
-    # HTTP servers
+    # HTTP servers.
     "request": "a request was refused",
     "order": "an order to an agent was refused",
-    # the router
+    # The router.
     "haproxy": "HAProxy crashed and is started again",
     "counters": "the counters of requests were lost and begin at 0",
     "replicas": "replicas of the last router are used until the inventory is read",
@@ -117,7 +117,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "replica": "a replica was added, removed or cut off",
     "replica_weight": "a replica gets another share of requests, because of errors",
     "certificate": "a new certificate is in use",
-    # the node agent
+    # The node agent.
     "boot_step": "a step of the boot ended: `done`, `failed` or `stopped` by a drain",
     "cache": "a model was fetched",
     "phase": "a phase begins; `outcome` is its name",

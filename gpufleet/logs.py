@@ -1,8 +1,8 @@
-"""Log lines: one event a line, as JSON for programs or as text at a terminal.
+"""Log lines: one event per line, as JSON for programs or as text for a terminal.
 
-Standard library only: the node agent carries this. The control plane's logs (`app/logs.py`) end here, too, so that
-all processes write the same fields, hide the same secrets and resist the same hostile values. The fields are in
-`gpufleet/log_fields.py` and `docs/logs.md`.
+Uses only the standard library, because the node agent contains this module. The control plane's logs
+(`app/logs.py`) use it too, so that all processes write the same fields, hide the same secrets and handle hostile
+values. `gpufleet/log_fields.py` and `docs/logs.md` describe the fields.
 """
 
 import json
@@ -28,29 +28,29 @@ FORM_VARIABLE: Final = "GPUFLEET_LOG"
 LEVEL_VARIABLE: Final = "GPUFLEET_LOG_LEVEL"
 HIDDEN: Final = "(secret)"
 LONGEST_TEXT: Final = 2000
-"""Characters of one value. What a client or a cloud wrote must not fill a disk."""
+"""Maximum characters of one value. Text from a client or a cloud must not fill a disk."""
 LONGEST_LINE: Final = 24_000
-"""Characters of a line. journald splits lines of 48 KiB."""
+"""Maximum characters of a line. journald splits lines of 48 KiB."""
 _MARGIN: Final = 4000
-"""Characters beyond the limit in which a secret may end that begins before it."""
+"""Characters beyond the limit that are searched too: a secret can start before the limit and end after it."""
 _SHORTEST_SECRET: Final = 4
 _MOST_ITEMS: Final = 20
 _DEPTH: Final = 3
 _FRAMES: Final = 8
-"""Of a traceback: the innermost ones."""
+"""Number of innermost frames of a traceback."""
 _HEAD: Final = ("time", "level", "component", "event")
 _FIRST: Final = (*_HEAD, "fleet", "watchdog", "pass_id", "pool", "resource")
 
 
 class Form(StrEnum):
-    """How lines look."""
+    """The format of lines."""
 
     JSON = "json"
     TEXT = "text"
 
 
 class Level(StrEnum):
-    """How important a line is, in rising order."""
+    """The importance of a line, in ascending order."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -59,7 +59,7 @@ class Level(StrEnum):
 
 
 class Log(Protocol):
-    """Writes log lines. `event` is a code; further fields say what it is about. Never raises."""
+    """Writes log lines. `event` is a code; the other fields describe it. Never raises."""
 
     def debug(self, event: str, **fields: Any) -> Any: ...
 
@@ -83,11 +83,11 @@ SILENT: Final = _Silent()
 
 
 class WrongSettingError(ValueError):
-    """A variable of the environment has no valid value; the text names it."""
+    """An environment variable has an invalid value. The message names it."""
 
 
 def wanted_form(environ: Mapping[str, str], stream: TextIO, *, service: bool) -> Form | None:
-    """How this process logs to `stream`; None: not at all. `service`: no person waits for what it prints.
+    """Return the format for logs to `stream`; None for no logs. `service`: False for an interactive command.
 
     Raises WrongSettingError.
     """
@@ -103,7 +103,7 @@ def wanted_form(environ: Mapping[str, str], stream: TextIO, *, service: bool) ->
 
 
 def wanted_level(environ: Mapping[str, str]) -> Level:
-    """The least level that is written. Raises WrongSettingError."""
+    """Return the lowest level that is written. Raises WrongSettingError."""
     given = environ.get(LEVEL_VARIABLE, "") or Level.INFO
     if given not in (*Level,):
         raise WrongSettingError(f"`{LEVEL_VARIABLE}`: expected one of {', '.join(Level)}, got {given!r}")
@@ -111,7 +111,7 @@ def wanted_level(environ: Mapping[str, str]) -> Level:
 
 
 def is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether systemd connects `stream` to its journal. The variable alone is inherited by whatever a unit starts."""
+    """Return whether `stream` is systemd's journal. JOURNAL_STREAM alone proves nothing: children inherit it."""
     try:
         found = os.fstat(stream.fileno())
     except (OSError, ValueError, AttributeError):
@@ -122,15 +122,15 @@ def is_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # the stream is closed
         return False
 
 
-# secrets by their values
+# Secrets, hidden by value.
 
 
 class _Hidden:
-    """Secrets that this process knows, the longest first: one may be a part of another."""
+    """The known secrets of this process, longest first, because one can be part of another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -150,18 +150,18 @@ _HIDDEN: Final = _Hidden()
 
 
 def hide(*secrets: str) -> None:
-    """Keep these values out of every later line of this process."""
+    """Hide these values in all later lines of this process."""
     _HIDDEN.add(secrets)
 
 
 def hide_variables(environ: Mapping[str, str]) -> None:
-    """Hide the values of variables whose names say that they hold a secret. Paths of files are not secret."""
+    """Hide the values of environment variables with a name for secrets. File paths are not secret."""
     found = [value for name, value in environ.items() if _VARIABLE.search(name) and not value.startswith("/")]
     _HIDDEN.add(value for value in found if len(value) >= 8)
 
 
 def forget() -> None:
-    """Hide no value any more. For tests: a process keeps its secrets hidden until it ends."""
+    """Clear the hidden values. Only for tests: a process hides its secrets until it ends."""
     _HIDDEN.clear()
 
 
@@ -169,21 +169,21 @@ _VARIABLE: Final = re.compile(r"(?i)(?:token|secret|passw(?:or)?d|credentials?|(
 
 
 def _forms_of(secret: str) -> set[str]:
-    """The forms of a secret in a text: quoted for a URL, for Python or JSON, and the lines of a long one."""
+    """Return the forms of a secret in text: URL-quoted, escaped for Python or JSON, and lines of a long secret."""
     stripped = secret.strip()
     if len(stripped) < _SHORTEST_SECRET:
         return set()
     lines = [line.strip() for line in stripped.splitlines()]
     found = {secret, stripped, quote(stripped, safe=""), repr(stripped)[1:-1], json.dumps(stripped)[1:-1]}
-    # not the frame of a PEM file, by which other private keys are found
+    # Exclude the header and footer of a PEM file: they are needed to detect other private keys.
     return found | {line for line in lines if len(line) >= 16 and not line.startswith("-----")}
 
 
-# values
+# Values.
 
 
 def clean(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Text without secrets, invalid characters and what steers a terminal, of at most `longest` characters."""
+    """Remove secrets, invalid characters and terminal control characters; return at most `longest` characters."""
     cut = text[: longest + _MARGIN]
     for secret in _HIDDEN.values:
         cut = cut.replace(secret, HIDDEN)
@@ -196,7 +196,7 @@ _LINE_ENDS: Final = re.compile("[\x85\u2028\u2029]")
 
 
 def _plain(value: Any, longest: int, depth: int = _DEPTH) -> Any:
-    """A value as JSON holds it."""
+    """Convert a value to a type that JSON supports."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
@@ -245,28 +245,28 @@ def _plain_map(value: Mapping[Any, Any], longest: int, depth: int) -> dict[str, 
 
 
 def _safely(value: Any, longest: int) -> Any:
-    """What a value is in a line; no object can stop the line."""
+    """Convert a value for a line. No object can prevent the line."""
     try:
         return _plain(value, longest)
-    except Exception as error:  # noqa: BLE001 - a hostile or broken __str__ raises what it likes
+    except Exception as error:  # noqa: BLE001 - a hostile or broken __str__ can raise anything
         return f"(a {type(value).__name__[:100]} that cannot be shown: {type(error).__name__[:100]})"
 
 
 def since(begun: float) -> float:
-    """Seconds since then by the monotonic clock, as a line has them."""
+    """Return the seconds since `begun` on the monotonic clock, rounded for a line."""
     return round(time.monotonic() - begun, 3)
 
 
 def stamp(at: datetime) -> str:
-    """A time as RFC 3339 in UTC, to the millisecond."""
+    """Format a time as RFC 3339 in UTC, with milliseconds."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# lines
+# Lines.
 
 
 def line(fields: Mapping[str, Any], form: Form) -> str:
-    """One line, without its end. A field without a value is left out."""
+    """Return one line without a line end. Fields without a value are omitted."""
     for longest in (LONGEST_TEXT, 200, 20):
         found = {name: _safely(value, longest) for name, value in _ordered(fields).items()}
         shown = _json(found) if form is Form.JSON else _text(found)
@@ -284,12 +284,12 @@ def _ordered(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(fields: Mapping[str, Any]) -> str:
-    # ASCII: no encoding of the stream refuses it, and no reader finds another line end in it
+    # ASCII: any stream encoding accepts it, and it contains no other line separators.
     return json.dumps(fields, allow_nan=False)
 
 
 def _text(fields: Mapping[str, Any]) -> str:
-    """`TIME LEVEL component event outcome: detail  name=value …`; a traceback follows, indented."""
+    """Format `TIME LEVEL component event outcome: detail  name=value …`; an indented traceback follows."""
     rest = {name: value for name, value in fields.items() if name not in (*_HEAD, "outcome", "detail", "traceback")}
     head = f"{fields.get('time', '')} {str(fields.get('level', '')).upper():7}"
     what = " ".join(_one_line(str(fields[name])) for name in ("component", "event", "outcome") if name in fields)
@@ -318,7 +318,7 @@ _BARE_VALUE: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def to_stderr(text: str) -> None:
-    """Write a line. One that cannot be written stops nothing: a full disk, a closed stream, a stream of ASCII."""
+    """Write a line to stderr. Ignore errors such as a full disk or a closed stream; escape unsupported characters."""
     try:
         stream = sys.stderr
         encoding = stream.encoding or "utf-8"
@@ -329,7 +329,7 @@ def to_stderr(text: str) -> None:
 
 
 class Lines:
-    """A log of the standard library alone. Its bound fields are in every line. Safe to use from many threads."""
+    """A log that uses only the standard library. All lines contain its bound fields. Thread-safe."""
 
     def __init__(
         self,
@@ -367,7 +367,7 @@ class Lines:
 
 
 def log_change(log: Log, part: str, before: str | None, now: str | None) -> None:
-    """A problem of one part has a line when it begins, when it changes and when it is over; empty: there is none."""
+    """Log when a part's problem begins, changes or ends. None or empty text means that there is no problem."""
     if now and now != before:
         log.warning("problem", part=part, outcome="begun", error=now)
     elif before and not now:
@@ -375,7 +375,7 @@ def log_change(log: Log, part: str, before: str | None, now: str | None) -> None
 
 
 def log_crashes(log: Log) -> None:
-    """Have exceptions that nobody handles written as one line each, from every thread."""
+    """Log each unhandled exception of any thread as one line."""
 
     def crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
         if issubclass(kind, KeyboardInterrupt | SystemExit):
@@ -388,7 +388,7 @@ def log_crashes(log: Log) -> None:
 
 
 def from_environment(component: str, **more: Any) -> Lines:
-    """The log of a service that only has the standard library. A wrong setting is ignored: it must not stop it."""
+    """Return the log of a service without dependencies. Ignore an invalid setting: it must not stop the service."""
     hide_variables(os.environ)
     try:
         form = wanted_form(os.environ, sys.stderr, service=True) or Form.JSON

@@ -1,6 +1,6 @@
-"""Pages in the text format of Prometheus (0.0.4), written with `prometheus_client` from values that exist already.
+"""Metrics pages in Prometheus' text format (0.0.4), rendered with `prometheus_client` from existing values.
 
-The node agent has the standard library only: it writes its page with `serving.exposition`.
+The node agent has only the standard library: it renders its page with `serving.exposition`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,23 +13,23 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 Labels = Mapping[str, str]
 Values = Iterable[tuple[Labels, float]]
-"""The samples of a family. A value that is not known has no sample: missing is not zero."""
+"""The samples of a metric family. An unknown value has no sample: missing is not zero."""
 
 
 def gauge(name: str, meaning: str, values: Values) -> Metric:
-    """A family of gauges."""
+    """Create a family of gauges."""
     return _with(GaugeMetricFamily(name, meaning), name, values)
 
 
 def counter(name: str, meaning: str, values: Values) -> Metric:
-    """A family of counters. Their name ends with `_total`."""
+    """Create a family of counters. `name` ends with `_total`."""
     if not name.endswith("_total"):
         raise ValueError(f"{name}: the name of a counter must end with _total")
     return _with(CounterMetricFamily(name, meaning), name, values)
 
 
 def histogram(name: str, meaning: str, values: Iterable[tuple[Labels, Sequence[tuple[str, float]], float]]) -> Metric:
-    """A family of histograms: labels, cumulative counts by upper bound (the last one is `+Inf`), sum."""
+    """Create a family of histograms: labels, cumulative counts by upper bound (the last one is `+Inf`), sum."""
     family = HistogramMetricFamily(name, meaning)
     for labels, buckets, total in values:
         for bound, count in buckets:
@@ -40,7 +40,7 @@ def histogram(name: str, meaning: str, values: Iterable[tuple[Labels, Sequence[t
 
 
 def page(families: Iterable[Metric]) -> str:
-    """The whole page."""
+    """Render the page."""
     return generate_latest(_Families(families)).decode()
 
 
@@ -51,7 +51,7 @@ def _with(family: Metric, name: str, values: Values) -> Metric:
 
 
 class _Families:
-    """What `generate_latest` reads. A registry would check names against each other for each page."""
+    """A minimal collector for `generate_latest`. A registry would check all names for duplicates for each page."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

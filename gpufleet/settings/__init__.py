@@ -1,6 +1,6 @@
-"""What people configure and what `pulumi up` publishes, as validated types (pydantic)."""
+"""The settings that users write and the fleet document that `pulumi up` publishes, as validated pydantic types."""
 
 from typing import Final
 
 KEY: Final = "gpu-fleet:fleet"
-"""Where a settings file says it, under `config:`."""
+"""Key of the settings, under `config:` in a settings file."""

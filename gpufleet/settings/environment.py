@@ -1,4 +1,4 @@
-"""The settings of one environment: typed and strict. `reading` makes them from a settings file."""
+"""The settings of one environment, typed and strict. `reading` reads them from a settings file."""
 
 from datetime import date, timedelta
 from typing import Annotated, Literal
@@ -14,26 +14,26 @@ from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 
 Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
-"""Of instances: more than anybody rents, less than what a slip of the keyboard makes."""
+"""A number of instances. The limit is above real fleets and below most typing errors."""
 Instances = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
 EnvironmentName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$")]
 PoolName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$")]
-"""Short, since both clouds add words to it and cap the result at 63 characters."""
+"""Short, because both clouds' resource names extend it and are limited to 63 characters."""
 Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-"""A label's value on Google Cloud, so small letters."""
+"""Lower case, because it is a label value on Google Cloud."""
 Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
 MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
 """A container image, pinned by digest."""
 Said = Annotated[str, Field(pattern=r"\S")]
-"""Some text."""
+"""Text that is not blank."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
 Publisher = Annotated[
     str, Field(pattern=r"^arn:aws:iam::\d{12}:(role|user)/[A-Za-z0-9_+=,.@/-][A-Za-z0-9_+=,.@/*-]*$")
 ]
-"""ARN of a role or user, of one account; a `*` may not begin its name."""
+"""ARN of a role or user in one account; its name must not start with `*`."""
 SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
 SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
 
@@ -46,9 +46,9 @@ class MadeNetwork(Strict):
     zone_prefix: Annotated[int, Field(ge=16, le=28, strict=True)] = 20
     """Prefix length of each zone's subnet."""
     internet: Literal["none", "nat"] = "none"
-    """`nat`: one way out for all zones. `none`: images and packages come from the cloud's own stores."""
+    """`nat`: one NAT gateway for all zones. `none`: images and packages come from the cloud's own registries."""
     private_services: tuple[str, ...] = ()
-    """AWS: services that get an endpoint inside the network, as `ssm` and `ecr.dkr`. Google Cloud needs none."""
+    """AWS: services with an endpoint inside the network, such as `ssm` and `ecr.dkr`. Google Cloud needs none."""
 
 
 class GivenNetwork(Strict):
@@ -58,7 +58,7 @@ class GivenNetwork(Strict):
     id: str
     cidr: str
     subnets: Annotated[dict[Zone, str], Field(min_length=1)]
-    """Zone to private subnet."""
+    """Zone -> private subnet."""
 
 
 class Bucket(Strict):
@@ -66,11 +66,11 @@ class Bucket(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
     existing: Annotated[bool, Field(strict=True)] = False
-    """True: made by somebody else, used as it is. False: made by the program, and protected."""
+    """True: created outside this program and used unchanged. False: created by the program, and protected."""
     publishers: tuple[Publisher, ...] = ()
-    """AWS: ARNs of the roles and users who alone may write what machines obey (fleet document, models, approvals,
-    agents, software of the control host); `*` stands for some characters. The role that runs `pulumi up` must be one
-    of them. Absent: whoever has the right in the account. Machines never may."""
+    """AWS: ARNs of the only roles and users that may write objects that machines trust (fleet document, models,
+    approvals, agents, software of the control host); `*` is a wildcard. The role that runs `pulumi up` must be one of
+    them. Absent: all principals of the account with the permission. Machines never may write them."""
 
 
 class ModelSettings(Strict):
@@ -78,7 +78,7 @@ class ModelSettings(Strict):
 
     name: PoolName
     source: str
-    """Where its safetensors come from, as `hf://org/name@revision`, `s3://…`, `gs://…`."""
+    """Source of its safetensors: `hf://org/name@revision`, `s3://…` or `gs://…`."""
     weights_gib: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)]
 
 
@@ -88,8 +88,8 @@ class Engine(Strict):
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict[str, str])
     start_limit: Duration = timedelta(minutes=15)
-    """How long it may give no healthy answer, from its start or later: then a change of revision goes back, and an
-    instance that boots has failed."""
+    """How long the engine may be unhealthy, after its start or later. After that, a revision switch is rolled back,
+    and a booting instance fails."""
 
 
 class CapacityBlock(Strict):
@@ -106,9 +106,9 @@ class Reserved(Strict):
     machine_type: MachineType
     count: Instances
     existing: str | None = None
-    """Id of a reservation bought elsewhere; absent: made here."""
+    """Id of an existing reservation; absent: the program creates one."""
     block: CapacityBlock | None = None
-    """Present: `existing` is a Capacity Block, used by the spot watchdog within its time."""
+    """Present: `existing` is a Capacity Block; the spot watchdog uses it within this period."""
     ends: date | None = None
     review_by: date | None = None
 
@@ -122,7 +122,7 @@ class OnDemand(Strict):
     max: Instances
     machine_types: MachineTypes
     zones: tuple[Zone, ...] = ()
-    """Empty: every zone of the environment."""
+    """Empty: all zones of the environment."""
 
 
 class FlexStart(Strict):
@@ -132,7 +132,7 @@ class FlexStart(Strict):
     machine_type: MachineType
     zone: Zone
     run: Duration
-    """How long an instance may run, 10m to 7d. It is replaced and drained before Google ends it."""
+    """How long an instance may run, 10m to 7d. It is replaced and drained before Google terminates it."""
 
 
 class Capacity(Strict):
@@ -145,7 +145,7 @@ class Capacity(Strict):
 
     @property
     def stand_in(self) -> OnDemand | FlexStart | None:
-        """What replaces missing spot; without spot, what carries the pool."""
+        """The capacity that replaces missing spot; without spot, the main capacity of the pool."""
         return self.on_demand or self.flex_start
 
 
@@ -155,11 +155,11 @@ class PoolSettings(Strict):
     name: PoolName
     model: str
     served_name: str | None = None
-    """What clients ask for; absent: the model's name."""
+    """Model name that clients request; absent: the model's name."""
     engine: Engine
     owner: Owner
     team_split: Literal["engine-seconds"] | None = None
-    """How the pool's cost is split by team; absent: it stands with the owner."""
+    """How the pool's cost is split by team; absent: the owner gets all of it."""
     target: Count
     spare: Count = 0
     min: Count
@@ -167,7 +167,7 @@ class PoolSettings(Strict):
     capacity: Capacity
     drain_deadline: Duration
     network: Literal["standard", "efa"] = "standard"
-    """AWS: `efa` gives its machines EFA interfaces and a cluster placement group, for engines that span machines."""
+    """AWS: `efa` adds EFA interfaces and a cluster placement group, for engines that span machines."""
     watchdogs: Watchdogs
     objectives: Objectives = Objectives()
 
@@ -176,10 +176,10 @@ class Machines(Strict):
     """What every GPU instance of the environment starts from."""
 
     image: str
-    """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image's path on Google Cloud."""
+    """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image path on Google Cloud."""
     dcgm_image: Image
     node_exporter_image: Image | None = None
-    """Present: instances serve the numbers of their operating system too, on port 9100, and Prometheus reads them."""
+    """Present: instances also run the node exporter on port 9100 (metrics of the operating system)."""
     disk_gib: Positive = 100
     disk_iops: Positive = 3000
     disk_mib_per_second: Positive = 125
@@ -191,21 +191,21 @@ class ControlHostSettings(Strict):
     machine_type: MachineType
     image: str
     data_gib: Positive = 50
-    """Volume of ledger and metrics; it outlives the machine."""
+    """Size of the volume for ledger and metrics; it outlives the machine."""
     routers: Positive = 1
-    """1: on the control host. More: machines of their own, a zone each, behind an internal load balancer."""
+    """1: on the control host. More: dedicated machines, each in its own zone, behind an internal load balancer."""
     bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """Digest that `gpufleet bundle` printed: its software. Absent: the machine starts empty. A new digest here makes
-    a new machine; `gpufleet upgrade` changes the one that runs."""
+    """Digest of the machine's software, as `gpufleet bundle` prints it. Absent: the machine starts without software.
+    A new digest here creates a new machine; `gpufleet upgrade` updates the running one."""
     secrets: dict[SecretVariable, SecretName] = Field(default_factory=dict[str, str])
-    """Variable of the services (`GPUFLEET_SLACK_TOKEN`) to the name of the secret that holds its value: an SSM
-    parameter or a secret of Secret Manager. Read at boot with the host's own role."""
+    """Environment variable of the services (such as `GPUFLEET_SLACK_TOKEN`) -> name of the secret with its value: an
+    SSM parameter or a secret of Secret Manager. Read at boot with the host's own role."""
     client_networks: tuple[str, ...] = ()
-    """CIDRs that may send requests to the router; never everybody."""
+    """CIDRs that may send requests to the router; never the whole internet."""
 
 
 ResourceType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*:[A-Za-z0-9/_.-]*:[A-Za-z0-9]+$")]
-"""As a URN names it: `aws:ec2/instance:Instance`."""
+"""A Pulumi resource type, as in URNs: `aws:ec2/instance:Instance`."""
 
 
 class PolicyException(Strict):
@@ -213,9 +213,9 @@ class PolicyException(Strict):
 
     rule: Said
     resource: Said
-    """Its name in the program; `*`: every one, where the rule allows that."""
+    """Name of the resource in the program; `*`: all resources, if the rule allows that."""
     type: ResourceType | None = None
-    """Its type; absent: any, where the rule allows that."""
+    """Type of the resource; absent: all types, if the rule allows that."""
     owner: Said
     reason: Said
     until: date
@@ -225,7 +225,7 @@ class Policies(Strict):
     """What the policy pack asks of this environment beyond its rules."""
 
     machine_types: tuple[MachineType, ...] | None = None
-    """GPU machine types that may be rented; absent: all."""
+    """Allowed GPU machine types; absent: all."""
     exceptions: tuple[PolicyException, ...] = ()
 
 
@@ -235,37 +235,37 @@ class Settings(Strict):
     cloud: Cloud
     environment: EnvironmentName
     region: str
-    """From the cloud's own key of the settings file."""
+    """Read from the cloud's own key of the settings file."""
     account: str
     """AWS account id or Google Cloud project id."""
     shared_project: Annotated[bool, Field(strict=True)] = False
-    """Google Cloud: other environments are in this project, too. The control host of each can then resize the groups
-    of all, since no condition of IAM limits that right (docs/security.md)."""
+    """Google Cloud: whether the project contains other environments, too. Each control host can then resize the
+    groups of all of them, because no IAM condition limits that permission (docs/security.md)."""
     zones: Zones
     network: Annotated[MadeNetwork | GivenNetwork, Field(discriminator="kind")]
     bucket: Bucket
     engine_key: str
-    """Name of the secret that engines ask of their clients: an SSM parameter or a secret of Secret Manager. GPU
+    """Name of the secret with the API key that engines require: an SSM parameter or a secret of Secret Manager. GPU
     instances and routers read it."""
     orders: OrderKeys
-    """Of orders to node agents; the control host reads the private key."""
+    """Keys of orders to node agents; the control host reads the private key."""
     machines: Machines
     models: Annotated[tuple[ModelSettings, ...], Field(min_length=1)]
     pools: Annotated[tuple[PoolSettings, ...], Field(min_length=1)]
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
-    """Of pools and teams, beside the environment's."""
+    """Budgets of pools and teams, in addition to the environment's."""
     notify: Notify | None = None
     orphans: tuple[OrphanRule, ...] = ()
-    """Rules for GPU instances of the account outside every pool; absent: they are listed alone."""
+    """Rules for GPU instances of the account outside all pools; absent: they are only listed."""
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()
     alerts: AlertsEntry = AlertsEntry()
-    """Thresholds, where the defaults do not fit."""
+    """Alert thresholds that differ from the defaults."""
     control: ControlHostSettings | None = None
     policies: Policies = Policies()
     prometheus_url: str | None = None
-    """Absent: on the control host. So with the next two."""
+    """Absent: on the control host. The same applies to `ledger_url` and `router_url`."""
     ledger_url: str | None = None
     router_url: str | None = None
 

@@ -1,4 +1,4 @@
-"""Reads the YAML of a settings file: bounded, each key once, whatever somebody wrote there."""
+"""Reads the YAML of a settings file safely: size limits, unique keys, robust against any content."""
 
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -10,15 +10,15 @@ from gpufleet.domain.parsed import is_list, is_map
 
 LARGEST: Final = 1024 * 1024
 MOST_VALUES: Final = 100_000
-"""Of a settings file with its aliases written out."""
+"""Maximum number of values in a settings file after its aliases are expanded."""
 
 
 class FileError(Exception):
-    """This is not a settings file; names the path and the reason."""
+    """The file is not a settings file. The message gives path and reason."""
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The `config:` map of a settings file. Raises FileError."""
+    """Return the `config:` map of a settings file. Raises FileError."""
     try:
         if path.stat().st_size > LARGEST:
             raise FileError(f"{path}: is larger than 1 MiB, so it is no settings file")
@@ -28,7 +28,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise FileError(f"{path}: {error.strerror or error}") from error
     except RecursionError as error:
         raise FileError(f"{path}: is nested too deep to be a settings file") from error
-    except (yaml.YAMLError, ValueError) as error:  # a date that no calendar has, a number of thousands of digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date, or a number with thousands of digits
         raise FileError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
@@ -39,9 +39,9 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
-    """How many values there are once aliases stand for what they mean.
+    """Return the number of values after the expansion of aliases.
 
-    Raises YAMLError: a few lines can mean billions, and something inside itself has no end.
+    Raises YAMLError for too many values (a few lines can expand to billions) and for an alias that contains itself.
     """
     if not is_map(value) and not is_list(value):
         return 1
@@ -57,7 +57,7 @@ def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is written twice in a map: YAML would silently take the last one."""
+    """Refuses duplicate keys in a map: YAML would silently use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, yaml.Node] = {}

@@ -1,4 +1,4 @@
-"""Errors in settings, each with path and value."""
+"""Errors in settings, with path and value."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -8,22 +8,22 @@ from pydantic import ValidationError
 from gpufleet.domain.secrets import find_secrets
 
 UNKNOWN_KEY: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
-"""Pydantic's types of error for a key that a model, or a dataclass, does not have."""
+"""Pydantic's error types for an unknown key of a model or a dataclass."""
 _UNIONS: Final = frozenset({"made", "given"})
-"""Names that pydantic adds to a path and no file has."""
+"""Tags of unions that pydantic adds to a path; they are not keys in a file."""
 _LONGEST: Final = 200
-"""Characters of a message that are shown: it may quote a value of any length."""
+"""Maximum characters of a shown message: it can quote a value of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One error: where it is, what is wrong and, where the message does not say it, what to do."""
+    """One error: its path, what is wrong and, unless the message contains it, how to fix it."""
 
     path: str
     wrong: str
     remedy: str = ""
     value: Any = None
-    """Never a secret: problems are shown in pull requests."""
+    """Never a secret: pull requests show problems."""
 
     def __post_init__(self) -> None:
         if kinds := find_secrets(self.wrong):
@@ -37,7 +37,7 @@ class Problem:
 
 
 class SettingsError(ValueError):
-    """The settings cannot be used. Each of `problems` is one line."""
+    """The settings are invalid. Each of `problems` is one line of the message."""
 
     def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
         self.source = source
@@ -47,12 +47,12 @@ class SettingsError(ValueError):
 
 
 def from_validation(error: ValidationError, *root: str) -> list[Problem]:
-    """What a model refuses of the value at the path `root`: one problem for each place."""
+    """Convert a validation error of the value at the path `root` to problems: one per path."""
     found: dict[str, Problem] = {}
     for item in error.errors(include_url=False):
         path = ".".join([*root, *(str(part) for part in item["loc"] if part not in _UNIONS)]) or "(document)"
         if item["type"] == "too_short" and item["input"]:
-            continue  # a list of which each item is refused: the items say it better
+            continue  # all items of a list are invalid: their own errors are clearer
         if item["type"] in UNKNOWN_KEY:
             problem = Problem(path=path, wrong="is not a known setting", value=item["input"])
         elif item["type"] == "missing":

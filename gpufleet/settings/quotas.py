@@ -1,4 +1,4 @@
-"""What a fleet may need of an account's quotas at most: the pools' maxima, counted as the clouds count."""
+"""The maximum that a fleet can need of an account's quotas, from the pools' maxima, in the clouds' units."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,22 +16,23 @@ AWS_CODES: Final = {
     ("P5", False): "L-417A185B",
     ("P5", True): "L-C4BD4855",
 }
-"""Service Quotas of EC2, in vCPUs of running instances: G and VT, P (P2 to P4), P5; whether for spot."""
+"""(family, whether spot) -> code in EC2's Service Quotas, in vCPUs of running instances. Families: G and VT, P (P2
+to P4), P5."""
 GOOGLE_METRICS: Final = {
     "T4": "NVIDIA_T4_GPUS",
     "L4": "NVIDIA_L4_GPUS",
     "A100-40GB": "NVIDIA_A100_GPUS",
     "A100-80GB": "NVIDIA_A100_80GB_GPUS",
 }
-"""Metrics of a region, in GPUs; spot has its own with `PREEMPTIBLE_` before it. Newer GPUs are not among them."""
+"""GPU -> regional quota metric, in GPUs. The metric for spot has the prefix `PREEMPTIBLE_`. Newer GPUs are absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaNeed:
-    """What the pools may need of one quota at the same time."""
+    """The maximum that the pools can need of one quota at the same time."""
 
     quota: str | None
-    """The cloud's own name; None: this program knows none for that machine type."""
+    """The cloud's name of the quota; None if it is unknown for that machine type."""
     unit: str
     most: int
     for_: str
@@ -39,7 +40,7 @@ class QuotaNeed:
 
 
 def needs(document: FleetDocument) -> tuple[QuotaNeed, ...]:
-    """Every quota that the fleet's pools touch, with their maxima added up."""
+    """Return all quotas that the fleet's pools use, with the sum of their maxima."""
     found: dict[tuple[str | None, str], tuple[int, set[str]]] = {}
     for pool in document.pools:
         for group, most in _most(pool):
@@ -54,7 +55,7 @@ def needs(document: FleetDocument) -> tuple[QuotaNeed, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaUsage:
-    """What living instances take of one quota."""
+    """The use of one quota by running and pending instances."""
 
     quota: str
     unit: str
@@ -62,7 +63,7 @@ class QuotaUsage:
 
 
 def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[QuotaUsage, ...]:
-    """By quota. A machine without a GPU, or of a type or quota that is not known here, is in none."""
+    """Return the use of each quota. Machines without a GPU, or with an unknown type or quota, are ignored."""
     found: dict[tuple[str, str], int] = {}
     for instance in instances:
         if not instance.alive:
@@ -77,7 +78,7 @@ def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[QuotaUsage, ...]:
 
 
 def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
-    """The most instances of each group; spot's zones share what the pool may have at all."""
+    """Return the maximum instances of each group; the spot groups of all zones share the pool's maximum."""
     left = pool.max
     for group in pool.groups:
         if not group.machine_types:
@@ -91,8 +92,8 @@ def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
 
 
 def _dearest(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[str | None, str, int, str]:
-    """The quota, and the most that one instance of any of these machine types takes of it."""
-    # flex-start takes of the preemptible quota, and is no spot (Google's documentation)
+    """Return the quota, its unit, the maximum use by one instance of these machine types, and a label."""
+    # Flex-start uses the preemptible quota although it is not spot (Google's documentation).
     spot = kind in (CapacityType.SPOT, CapacityType.FLEX_START)
     if kind is CapacityType.RESERVED:
         kind = CapacityType.ON_DEMAND
@@ -107,7 +108,7 @@ def _dearest(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[
 
 
 def _family(name: str) -> str:
-    """G, P or P5; what has a newer letter or number than those has no quota that is known here."""
+    """Return G, P or P5; empty for newer families, whose quota is unknown here."""
     stem = name.split(".")[0].split("-")[0]
     if stem.startswith("g"):
         return "G"

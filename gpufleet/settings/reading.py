@@ -1,6 +1,6 @@
 """Reads a settings file: `stacks/config/Pulumi.<cloud>-<environment>.yaml`.
 
-The region stands under the cloud's own key (`aws:region`, `gcp:region`), everything else under `gpu-fleet:fleet`.
+The region is under the cloud's own key (`aws:region`, `gcp:region`), all else under `gpu-fleet:fleet`.
 """
 
 import json
@@ -22,7 +22,7 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of a settings file, for editors."""
     fleet = Settings.model_json_schema()
     definitions = fleet.pop("$defs")
-    # the region stands under the cloud's own key
+    # The region is under the cloud's own key.
     del fleet["properties"]["region"]
     fleet["required"].remove("region")
     regions = {f"{cloud}:region": {"type": "string"} for cloud in Cloud}
@@ -38,9 +38,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Settings:
-    """Settings from the `config:` map of a settings file, each value of the right form. Raises SettingsError.
+    """Read the settings from the `config:` map of a settings file and validate them. Raises SettingsError.
 
-    `stack`: the stack's name, `<cloud>-<environment>`, to see that file and stack belong together.
+    `stack`: the stack's name, `<cloud>-<environment>`, to check that file and stack match.
     """
     problems = _strays(config)
     fleet: Any = config.get(KEY)
@@ -64,9 +64,9 @@ def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of an environment's settings that the policy pack and plan cost read.
+    """The parts of an environment's settings that the policy pack and the plan's cost need.
 
-    The settings may be broken or of another release: a part that is absent or cannot be read is None or empty.
+    The settings can be invalid or from another release: a missing or invalid part gets the default (None or empty).
     """
 
     cloud: Cloud | None = None
@@ -79,18 +79,18 @@ class Parts:
     commitments: Commitments = Commitments()
     policies: Policies = Policies()
     unknown: tuple[str, ...] = ()
-    """Paths of keys that this release does not know. They were ignored."""
+    """Paths of keys that this release does not know and ignores."""
     problems: tuple[Problem, ...] = ()
-    """Why parts could not be read."""
+    """Errors of the parts that cannot be read."""
 
 
 _PARTS: Final = ("cloud", "environment", "models", "pools", "budget", "prices", "commitments", "policies")
 
 
 def parts(config: Mapping[str, Any]) -> Parts:
-    """The readable parts of a stack's configuration, as the engine passes it: text with JSON inside.
+    """Return the readable parts of a stack's configuration in the engine's format: JSON as text.
 
-    Raises SettingsError when the settings are absent or not a map.
+    Raises SettingsError if the settings are missing or not a map.
     """
     fleet = _decoded(config.get(KEY))
     unknown = [f"{KEY}.{key}" for key in fleet if key not in Settings.model_fields]
@@ -120,7 +120,7 @@ def _decoded(fleet: Any) -> Mapping[str, Any]:
 
 
 def _part(name: str, value: Any, unknown: list[str]) -> Any:
-    """One value of the settings without the keys that are unknown. Raises ValidationError."""
+    """Read one value of the settings without its unknown keys. Raises ValidationError."""
     field = Settings.model_fields[name]
     adapter = TypeAdapter[Any](field.rebuild_annotation())
     try:
@@ -134,7 +134,7 @@ def _part(name: str, value: Any, unknown: list[str]) -> Any:
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
-    """A copy of a map or list without what lies at these places."""
+    """Return a copy of a map or list without the values at these paths."""
     gone = {place[0] for place in places if len(place) == 1}
 
     def below(step: int | str) -> list[tuple[int | str, ...]]:
@@ -148,7 +148,7 @@ def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
 
 
 def _strays(config: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Keys of ours beside the one that we read: what stands there would count for nothing."""
+    """Return problems for other keys with our prefix: their values would have no effect."""
     return tuple(
         Problem(path=key, wrong="is not a known setting", remedy=f"did you mean {KEY}?")
         for key in map(str, config)
@@ -157,7 +157,7 @@ def _strays(config: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 
 def _of_another_cloud(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Problem | None:
-    """A file whose region is of one cloud and whose fleet says another: else every value would be wrong."""
+    """Return a problem if region and fleet name different clouds; otherwise each value would be an error."""
     cloud = raw.get("cloud")
     regions = [cloud for cloud in Cloud if f"{cloud}:region" in config]
     if cloud not in list(Cloud) or not regions or cloud in regions:
@@ -168,7 +168,7 @@ def _of_another_cloud(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Prob
 
 
 def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
-    """Moves the region from the cloud's own key into the settings."""
+    """Move the region from the cloud's own key into the settings; return the problems."""
     key = f"{raw.get('cloud')}:region"
     if "region" in raw:
         return [Problem(path=f"{KEY}.region", wrong="is not a known setting", remedy=f"write {key} beside {KEY}")]

@@ -1,1 +1,1 @@
-"""The clone, and the programs that the project runs, with their versions. Standard library only."""
+"""The folders of the clone and the external programs that the project runs. Uses only the standard library."""

@@ -1,4 +1,4 @@
-"""Checks of this machine that `gpufleet doctor` makes with and without the embedded cloud."""
+"""The checks of this machine that `gpufleet doctor` runs with and without the embedded cloud."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ PYTHONS: Final = ((3, 11), (3, 12))
 
 
 def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Python, the clone's environment where there is a clone, and the Pulumi CLI."""
+    """Check Python, the virtual environment of a clone (if there is a clone) and the Pulumi CLI."""
     yield _python()
     if (folders.root / "pyproject.toml").is_file():
         yield _environment_of(folders)
@@ -22,7 +22,7 @@ def examine(folders: Folders, environment: Mapping[str, str]) -> Iterator[Findin
 
 
 def check_tool(tool: Tool, environment: Mapping[str, str]) -> Finding:
-    """Whether a program is installed in a version that is new enough."""
+    """Check that a program is installed in a sufficient version."""
     found = find_tool(tool, environment)
     return Finding(
         name=tool.name,

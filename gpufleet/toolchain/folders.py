@@ -1,4 +1,4 @@
-"""Where things lie: the clone, its `.local/`, and the cache of tools outside the work tree. Standard library only."""
+"""Paths: the clone, its `.local/`, and the tool cache outside the work tree. Uses only the standard library."""
 
 import tempfile
 from collections.abc import Mapping
@@ -8,19 +8,19 @@ from typing import Final
 
 PULUMI_VERSION: Final = "3.259.0"
 ROOT: Final = Path(__file__).resolve().parents[2]
-"""The clone that this file belongs to."""
+"""The clone that contains this file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """The folders of one clone and the cache it shares with others."""
+    """The folders of one clone and of the cache that clones share."""
 
     root: Path
     cache: Path
 
     @property
     def local(self) -> Path:
-        """All local state; `make clean` removes it."""
+        """Folder of all local state; `make clean` removes it."""
         return self.root / ".local"
 
     @property
@@ -29,22 +29,22 @@ class Folders:
 
     @property
     def pulumi_folder(self) -> Path:
-        """Where `make setup` puts the Pulumi CLI, with `bin/pulumi` in it."""
+        """Folder in which `make setup` installs the Pulumi CLI, as `bin/pulumi`."""
         return self.cache / "pulumi" / PULUMI_VERSION
 
     @property
     def tools(self) -> Path:
-        """Commands of the cache that others look for on PATH (uv)."""
+        """Folder of cached commands that other programs search on PATH (uv)."""
         return self.cache / "bin"
 
     @property
     def cloud(self) -> Path:
-        """The embedded cloud's own state."""
+        """State of the embedded cloud."""
         return self.local / "cloud"
 
     @property
     def machines(self) -> Path:
-        """A private root for each emulated instance."""
+        """Folder with a private root for each emulated instance."""
         return self.local / "machines"
 
     @property
@@ -66,12 +66,12 @@ class Folders:
 
     @property
     def control(self) -> Path:
-        """What the control host keeps: Prometheus' data, HAProxy's files, the ledger."""
+        """Data of the control host: Prometheus' data, HAProxy's files, the ledger."""
         return self.local / "control"
 
     @property
     def order_key(self) -> Path:
-        """The public half of the key that signs orders to the embedded environment's agents."""
+        """Public key for orders to the agents of the embedded environment."""
         return self.control / "order-key.pub"
 
     @property
@@ -80,8 +80,8 @@ class Folders:
 
 
 def find_folders(environment: Mapping[str, str], root: Path = ROOT) -> Folders:
-    """The folders of the clone at `root`. The cache is the first of these that can be written: `$GPUFLEET_CACHE`,
-    `$XDG_CACHE_HOME/gpu-fleet`, `~/.cache/gpu-fleet`, and else `.local/cache` of the clone."""
+    """Return the folders of the clone at `root`. The cache is the first that is set of `$GPUFLEET_CACHE`,
+    `$XDG_CACHE_HOME/gpu-fleet` and `~/.cache/gpu-fleet`; if it is not writable, `.local/cache` of the clone."""
     if chosen := environment.get("GPUFLEET_CACHE"):
         candidate = Path(chosen).expanduser().absolute()
     elif xdg := environment.get("XDG_CACHE_HOME"):
@@ -93,7 +93,7 @@ def find_folders(environment: Mapping[str, str], root: Path = ROOT) -> Folders:
 
 
 def _writable(folder: Path) -> bool:
-    # os.access says yes to root on a read-only file system, so write something
+    # os.access returns True for root on a read-only file system, so write a file.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -1,4 +1,4 @@
-"""Which Pulumi CLI is used: the one version that goes with the lock. Standard library only."""
+"""Finds the Pulumi CLI in the version that matches the lock file. Uses only the standard library."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ LIMIT_S: Final = 30.0
 
 
 def find_pulumi(folders: Folders, environment: Mapping[str, str] | None = None) -> Path | None:
-    """`pulumi` of PATH if it has the right version and a Python language host, else the cache's, else None."""
+    """Return `pulumi` on PATH if it has the right version and a Python language host, else the cached one or None."""
     names = os.environ if environment is None else environment
     on_path = shutil.which("pulumi", path=names.get("PATH", ""))
     if on_path and has_language_host(Path(on_path)) and is_right(Path(on_path)):
@@ -24,7 +24,7 @@ def find_pulumi(folders: Folders, environment: Mapping[str, str] | None = None) 
 
 
 def is_right(pulumi: Path) -> bool:
-    """Whether it runs and says the version needed."""
+    """Return whether the program runs and prints the required version."""
     if not pulumi.is_file():
         return False
     try:
@@ -42,5 +42,5 @@ def is_right(pulumi: Path) -> bool:
 
 
 def has_language_host(pulumi: Path) -> bool:
-    """Whether the CLI finds a Python language host beside itself, as in the official distribution."""
+    """Return whether a Python language host is in the CLI's folder, as in the official distribution."""
     return os.access(pulumi.resolve().with_name(LANGUAGE_HOST), os.X_OK)

@@ -1,4 +1,4 @@
-"""The system's programs that the embedded cloud runs: found by name and version. Standard library only."""
+"""Finds system programs for the embedded cloud by name and version. Uses only the standard library."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from typing import Final
 
 VERSION_LIMIT_S: Final = 20.0
 SYSTEM_FOLDERS: Final = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-"""Searched first: an old `prometheus` on a PATH must not win, and /usr/sbin is on no ordinary PATH."""
+"""Searched before PATH: an old `prometheus` on PATH must not win, and PATH usually lacks /usr/sbin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A program that Debian packages."""
+    """A program with a Debian package."""
 
     name: str
     package: str
@@ -69,7 +69,7 @@ TOOLS: Final = (PROMETHEUS, ALERTMANAGER, HAPROXY, SKOPEO, REGISTRY)
 
 
 def find_tool(tool: Tool, environment: Mapping[str, str] | None = None) -> Found | None:
-    """The first program of that name that is new enough; None when there is none."""
+    """Return the first program of that name in a sufficient version; None if there is none."""
     names = os.environ if environment is None else environment
     folders = (*SYSTEM_FOLDERS, *(f for f in names.get("PATH", "").split(os.pathsep) if f))
     for folder in dict.fromkeys(folders):

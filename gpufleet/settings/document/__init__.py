@@ -1,7 +1,6 @@
-"""The fleet document: what `pulumi up` writes into the environment's bucket and everybody else reads.
+"""The fleet document: `pulumi up` writes it to the environment's bucket; all other components read it.
 
-Version 1. Holds no secret. The only part of this room with a validation library, so it does not travel with the node
-agent.
+Version 1. Contains no secret. It needs pydantic, so the node agent does not contain this package.
 """
 
 import json
@@ -30,7 +29,7 @@ _BUCKETS: Final = ("s3://", "gs://")
 
 
 class DocumentError(ValueError):
-    """The document cannot be used. Each of `problems` names path, value and what is wrong."""
+    """The document is invalid. Each of `problems` gives path, value and error."""
 
     def __init__(self, source: str, problems: tuple[str, ...]) -> None:
         self.source = source
@@ -50,17 +49,17 @@ class Origin(Strict):
 class Router(Strict):
     url: str
     machines: tuple[str, ...] | None = None
-    """Routers on machines of their own (AWS: instance ids; Google Cloud: names). None: not stated, by an earlier
-    release."""
+    """Routers on dedicated machines (AWS: instance ids; Google Cloud: names). None in documents of earlier releases,
+    which do not contain them."""
 
 
 class Notify(Strict):
     slack_channel: str
     digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
-    """When a day of `gpufleet report digest --daily` ends, in the time zone below."""
+    """When a day of `gpufleet report digest --daily` ends, in `timezone`."""
     timezone: TimeZone = "UTC"
     keep_users: tuple[Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{2,20}$")], ...] = ()
-    """Slack ids of those who may press *Keep* below an idle mark; empty: no buttons are shown."""
+    """Slack ids of the users who may click *Keep* below an idle mark; empty: no buttons are shown."""
 
 
 class GroupEntry(Strict):
@@ -73,18 +72,18 @@ class GroupEntry(Strict):
     reservation: str | None = None
     machine_types: tuple[str, ...] = ()
     opens: AwareDatetime | None = None
-    """Of capacity bought for a time: nothing can be started there before."""
+    """Start of a purchased capacity period: no instance can start before it."""
     closes: AwareDatetime | None = None
-    """From when on the cloud ends what runs there."""
+    """Time from which the cloud terminates the instances of the group."""
 
 
 class Objectives(Strict):
     """What a pool's alerts hold it to; what is absent is not judged."""
 
     latency_p99: Duration | None = None
-    """99 of 100 answers take no longer, arrival to last token."""
+    """Limit for 99 % of the answers, from arrival to last token."""
     tokens_per_second: MoreThanZero | None = None
-    """Output of the busy pool; absent: the same hour of last week counts."""
+    """Expected output of the busy pool; if absent, the same hour of last week is the reference."""
 
 
 class Pool(Strict):
@@ -93,18 +92,18 @@ class Pool(Strict):
     name: Name
     model: str
     model_source: str | None = None
-    """Where the model comes from, as `hf://org/name@revision`: what measurements are matched by."""
+    """Source of the model, such as `hf://org/name@revision`; measurements are matched by it."""
     engine: str
     owner: str
     team_split: str | None = None
     target: Annotated[int, Field(ge=0)]
-    """Seeds the ledger's target; the ledger owns it from then on."""
+    """Initial value of the ledger's target; afterwards the ledger owns the target."""
     spare: Annotated[int, Field(ge=0)] = 0
     min: Annotated[int, Field(ge=0)]
     max: Annotated[int, Field(ge=0)]
     drain_deadline: Duration
     boot_limit: Duration = BOOT_LIMIT
-    """After this long its agents have given up a boot that is not over: the limits of all its steps."""
+    """Sum of the limits of all boot steps: after it, an agent has given up an unfinished boot."""
     groups: tuple[GroupEntry, ...]
     watchdogs: Watchdogs
     objectives: Objectives = Objectives()
@@ -129,20 +128,20 @@ class FleetDocument(Strict):
     cloud: Cloud
     region: str
     zones: tuple[str, ...] = ()
-    """Of the environment; empty in documents written before they were told."""
+    """Zones of the environment; empty in documents of earlier releases."""
     account: str
     generated_by: Origin
     bucket: str
     engine_key: str | None = None
-    """Where the key lies that engines ask of their clients: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`. None, as
-    `orders`, in documents of a release that knew neither."""
+    """Reference of the API key that engines require: `ssm:NAME` or `gcp-secret:projects/P/secrets/S`. Like `orders`,
+    None in documents of earlier releases."""
     orders: OrderKeys | None = None
-    """Of orders to node agents; `private_key` is a place, too."""
+    """Keys of orders to node agents; `private_key` is a reference, too."""
     prometheus_url: str
     ledger_url: str
     router: Router
     node_exporter: bool = False
-    """Whether instances serve the numbers of their operating system too."""
+    """Whether instances also run the node exporter (metrics of the operating system)."""
     notify: Notify | None = None
     budget: Budget | None = None
     budgets: tuple[PartBudget, ...] = ()
@@ -156,7 +155,7 @@ class FleetDocument(Strict):
 
     @model_validator(mode="after")
     def _unique(self) -> "FleetDocument":
-        # a rule for orphans is paused and budgeted by its name, as a pool is
+        # A rule for orphans is paused and budgeted by name, like a pool.
         pools = [*(pool.name for pool in self.pools), *(rule.name for rule in self.orphans)]
         groups = [group.name for pool in self.pools for group in pool.groups]
         for what, names in (("pools", pools), ("groups", groups)):
@@ -166,7 +165,7 @@ class FleetDocument(Strict):
 
     @model_validator(mode="after")
     def _own_secrets(self) -> "FleetDocument":
-        # a document is read with the rights of whoever reads it, and who wrote it may have fewer
+        # The reader uses its own permissions for these secrets; the writer of the document may have fewer.
         orders = None if self.orders is None else self.orders.private_key
         for name, place in (("engine_key", self.engine_key), ("orders.private_key", orders)):
             if place is not None and not is_of_environment(place, self.cloud, self.environment, self.account):
@@ -176,21 +175,21 @@ class FleetDocument(Strict):
 
     @property
     def why_no_ledger(self) -> str | None:
-        """Why the ledger must not be opened; None: it may. A document of the reader's own disk is trusted."""
+        """Why the ledger must not be opened; None if it may. A document on the reader's own disk is trusted."""
         return why_unverified(self.ledger_url) if self._of_bucket else None
 
     def group_names(self) -> dict[str, frozenset[str]]:
-        """The names of each pool's groups."""
+        """Return pool -> names of its groups."""
         return {pool.name: frozenset(group.name for group in pool.groups) for pool in self.pools}
 
     def owned_groups(self) -> dict[str, OwnedGroup]:
-        """The pools' groups by name: who is in one of them is of the fleet, and nobody else."""
+        """Return group name -> group. Only instances in these groups belong to the fleet."""
         return {
             group.name: OwnedGroup(pool=pool.name, zone=group.zone) for pool in self.pools for group in pool.groups
         }
 
     def pool(self, name: str) -> Pool:
-        """The pool of that name. Raises KeyError that lists the names there are."""
+        """Return the pool of that name. Raises KeyError with the existing names."""
         for pool in self.pools:
             if pool.name == name:
                 return pool
@@ -198,7 +197,7 @@ class FleetDocument(Strict):
 
 
 def parse(text: str | bytes, source: str) -> FleetDocument:
-    """Read a document. `source` is the file or URL that errors name. Raises DocumentError."""
+    """Parse a document. `source`: file or URL for error messages. Raises DocumentError."""
     try:
         raw: object = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
@@ -212,24 +211,24 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
             (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of the two",),
         )
     try:
-        # of documents before orders were signed: the place of a secret that nobody reads any more
+        # `agent_token` is in documents from before signed orders: a reference of a secret that is no longer used.
         found = FleetDocument.model_validate({key: value for key, value in raw.items() if key != "agent_token"})
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error)) from error
-    # who may write the bucket need not be who reads it, so its reader's password is not for every server
+    # A writer of the bucket must not be able to direct the reader's database password to any server.
     found._of_bucket = source.startswith(_BUCKETS)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     return found
 
 
 def describe_problems(error: ValidationError) -> tuple[str, ...]:
-    """One line per problem: path, what is wrong, the value (cut short)."""
+    """Return one line per problem: path, error, value (shortened)."""
     return tuple(map(str, from_validation(error)))
 
 
 def render(document: FleetDocument) -> str:
-    """The document as JSON text, keys in the order of this file, ending in a newline.
+    """Render the document as JSON, with keys in the order of this file and a final newline.
 
-    What came later is left out where it says nothing, so that earlier releases still read the document.
+    Newer fields with default values are omitted, so that earlier releases can read the document.
     """
     silent: dict[str, Any] = {} if document.node_exporter else {"node_exporter": True}
     if (budget := document.budget) is not None:
@@ -242,7 +241,7 @@ def render(document: FleetDocument) -> str:
 
 
 def _unsaid(pool: Pool) -> dict[str, Any]:
-    """What a pool leaves out of its text."""
+    """Return the fields of a pool that are omitted from the JSON."""
     idle, spot = pool.watchdogs.idle, pool.watchdogs.spot
     return {
         "boot_limit": pool.boot_limit == BOOT_LIMIT,
@@ -254,5 +253,5 @@ def _unsaid(pool: Pool) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of version 1, as committed in docs/fleet-document.schema.json."""
+    """Return the JSON Schema of version 1, as committed in docs/fleet-document.schema.json."""
     return FleetDocument.model_json_schema(mode="serialization")

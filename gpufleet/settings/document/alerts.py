@@ -1,4 +1,4 @@
-"""Thresholds of the alerts: written in the settings, carried by the fleet document, used by the rules."""
+"""Thresholds of the alerts: settings and fleet document contain them, the alert rules use them."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -17,7 +17,7 @@ class AlertsEntry(Strict):
     gpu_active_for: Duration = timedelta(minutes=15)
     gpu_memory_above: Share = 0.90
     gpu_memory_growth: Share = 0.02
-    """Share of the memory, in an hour: vLLM takes its memory at the start, so only growth is news."""
+    """Growth within an hour, as a share of the memory. vLLM allocates memory at start, so growth is unusual."""
     temperature_above: MoreThanZero = 83
     """°C."""
     tokens_drop: Share = 0.20
@@ -30,29 +30,29 @@ class AlertsEntry(Strict):
     fallback_share_above: Share = 0.30
     idle_share_above: Share = 0.30
     burn_fast: MoreThanZero = 2.0
-    """Times the budget's even rate, over an hour."""
+    """Multiple of the budget's even rate, over an hour."""
     burn_slow: MoreThanZero = 1.2
-    """The same over a day."""
+    """Multiple of the budget's even rate, over a day."""
     watchdog_silent: Duration = timedelta(minutes=15)
     ledger_gap: Duration = timedelta(minutes=10)
     certificate_ends: Duration = timedelta(days=14)
     metrics_missing: Duration = timedelta(minutes=5)
     cache_retries_above: MoreThanZero = 50
-    """Ranges of a model read again, within ten minutes."""
+    """Repeated range reads of a model within ten minutes."""
     quota_above: Share = 0.80
-    """Share of an account's quota that runs."""
+    """Used share of an account's quota."""
 
     def settings(self, latency_p99_s: Mapping[str, float], tokens_per_s: Mapping[str, float]) -> "AlertSettings":
-        """With the objectives of the pools."""
+        """Combine the thresholds with the objectives of the pools."""
         of_pools = {"latency_p99_s": latency_p99_s, "reference_tokens_per_s": tokens_per_s}
         given: dict[str, Any] = {**self.__dict__, **of_pools}
         return AlertSettings(**given)
 
 
 class AlertSettings(AlertsEntry):
-    """The thresholds of an environment with the objectives of its pools: what the rules are made from."""
+    """The thresholds of an environment and the objectives of its pools: the input of the alert rules."""
 
     latency_p99_s: Mapping[str, float] = Field(default_factory=dict[str, float])
-    """Objective of each pool; a pool without one is not judged."""
+    """Pool -> objective in seconds; a pool without an objective has no latency alert."""
     reference_tokens_per_s: Mapping[str, float] = Field(default_factory=dict[str, float])
-    """What a pool is known to make when it is busy; without it the same hour of last week counts."""
+    """Pool -> known output when busy; without it, the same hour of last week is the reference."""

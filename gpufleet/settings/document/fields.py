@@ -1,4 +1,4 @@
-"""Kinds of values of the fleet document and of the settings: how they are written, and what is refused."""
+"""Field types of the fleet document and the settings: parsing, validation and serialization."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -24,7 +24,7 @@ from gpufleet.domain import durations
 
 
 def _to_duration(value: Any) -> Any:
-    # a bare number would be taken for seconds, and "90" is refused
+    # Pydantic would read a bare number as seconds; refuse it, like "90".
     if isinstance(value, timedelta):
         return value
     return durations.parse(value if isinstance(value, str) else repr(value))
@@ -43,7 +43,7 @@ def _finite(value: Decimal) -> Decimal:
 
 
 _TOO_MUCH: Final = 10**12
-"""More than anybody pays: what is above has an exponent too many."""
+"""Above any real amount: a larger number has a wrong exponent."""
 
 
 def _known_zone(value: str) -> str:
@@ -66,15 +66,15 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
 
 
 class Strict(BaseModel):
-    """Refuses keys that it does not know, and never changes."""
+    """An immutable model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class InPlace:
-    """Reads a frozen dataclass of the domain, which knows no validation library. Unknown keys are refused.
+    """Makes pydantic read a frozen dataclass of the domain, which does not depend on pydantic. Refuses unknown keys.
 
-    `limits` are the types of fields that ask for more than their own type does; `hidden` fields keep their default.
+    `limits`: field -> type with stricter validation. `hidden`: fields that always keep their default.
     """
 
     def __init__(self, hidden: tuple[str, ...] = (), **limits: Any) -> None:
@@ -116,4 +116,4 @@ _WRITTEN_AS: Final[Mapping[Any, Any]] = {
     Decimal: ExactDecimal,
     int: Annotated[int, Field(ge=0)],
 }
-"""How the types of the domain are written, where a field says nothing else."""
+"""Domain type -> field type, for fields without an entry in `limits`."""

@@ -1,4 +1,4 @@
-"""Whether a ledger that a document names is one to give a password to."""
+"""Decides whether the ledger URL of a document is safe for sending a password."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,20 @@ _URL: Final = re.compile(
     r"postgresql(?:\+psycopg)?://(?:[^@/?#]*@)?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]*)(?::\d{1,5})?"
     r"(?:/[^@/?#]*)?(?:\?(?P<query>[^@#]*))?"
 )
-"""Stricter than SQLAlchemy and libpq read URLs, so that neither finds another host in one than this does."""
+"""Stricter than the URL parsers of SQLAlchemy and libpq, so that neither can find another host than this one."""
 _LOCAL: Final = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[?::1\]?|/.*")
 _NAME: Final = re.compile(r"[a-z_]+")
 _STRANGE: Final = ("service", "servicefile", "passfile")
-"""Options that name files of the reader's machine with hosts or passwords in them."""
+"""Options that name files on the reader's machine that contain hosts or passwords."""
 _AUTHENTICATION: Final = frozenset({"scram-sha-256", "none"})
-"""Ways to log in that show a server no password."""
+"""Authentication methods that do not send the password to the server."""
 REMEDY: Final = "write ledger_url as postgresql://USER@HOST/DATABASE?sslmode=verify-full&sslrootcert=FILE"
 
 
 def why_unverified(url: str) -> str | None:
-    """Why a password may reach somebody else than the ledger's server; None: it may not.
+    """Return why a password could reach another server than the ledger's; None if it cannot.
 
-    SQLite, loopback and Unix sockets pass; every other server must prove its name by TLS.
+    SQLite, loopback and Unix sockets are safe; any other server must prove its name by TLS.
     """
     if url.startswith(("sqlite:", "sqlite+")):
         return None
@@ -41,8 +41,8 @@ def why_unverified(url: str) -> str | None:
 
 
 def _options(query: str) -> Mapping[str, Sequence[str]] | None:
-    """Options and their values as they are written, not decoded: what is encoded is then none of those that are
-    looked for. None: a name may be another one, once it is decoded."""
+    """Return the options with their raw values. They are not decoded, so an encoded value never equals a checked one.
+    None if the name of an option could change when it is decoded."""
     found: dict[str, list[str]] = {}
     for option in query.split("&") if query else ():
         name, _, value = option.partition("=")
@@ -53,7 +53,7 @@ def _options(query: str) -> Mapping[str, Sequence[str]] | None:
 
 
 def _is_local(host: str, options: Mapping[str, Sequence[str]]) -> bool:
-    """Whether every host that the URL names is this machine. None: libpq's own, a socket."""
+    """Return whether all hosts in the URL are this machine. No host means libpq's default, a Unix socket."""
     named = [
         host,
         *(one for key in ("host", "hostaddr") for value in options.get(key, ()) for one in value.split(",")),

@@ -1,4 +1,4 @@
-"""What the fleet document says of money: budgets, prices, shared resources, what was bought ahead."""
+"""The money part of the fleet document: budgets, prices, shared resources, commitments."""
 
 from decimal import Decimal
 from enum import StrEnum
@@ -13,7 +13,7 @@ class Unpriced(StrEnum):
     """What an instance without a price does to the limit per hour."""
 
     WARN = "warn"
-    """The sum counts as "at least", and people are notified."""
+    """The sum is a lower bound, and operators are notified."""
     STOP = "stop"
     """The fleet does not grow until the price is known."""
 
@@ -22,7 +22,7 @@ class Budget(Strict):
     usd_per_month: ExactDecimal
     usd_per_hour_at_max: ExactDecimal
     stop_growth_at_usd_per_hour: ExactDecimal | None = None
-    """The spot watchdog asks for nothing with which all pools together would cost more, at list prices. Null: no such
+    """The spot watchdog requests no instance with which all pools together would cost more, at list prices. Null: no
     limit."""
     unpriced: Unpriced = Unpriced.WARN
 
@@ -34,11 +34,11 @@ class PartBudget(Strict):
     team: str | None = None
     usd_per_month: ExactDecimal
     thresholds: tuple[ExactDecimal, ...] = (Decimal("0.5"), Decimal("0.8"), Decimal(1))
-    """Shares at which people are told."""
+    """Shares of the budget at which a notification is sent."""
 
     @property
     def of(self) -> tuple[str, str]:
-        """`pool` or `team`, and its name."""
+        """The kind (`pool` or `team`) and its name."""
         return ("pool", self.pool) if self.pool is not None else ("team", self.team or "")
 
     @model_validator(mode="after")
@@ -67,7 +67,7 @@ class SharedEntry(Strict):
     sku: Annotated[str, Field(pattern=r"^(aws|gcp):.+")]
     units: ExactDecimal
     per: Literal["environment", "instance"] = "environment"
-    """`environment`: split over the pools by their `max`; `instance`: goes with each GPU instance."""
+    """`environment`: split over the pools in proportion to `max`; `instance`: charged for each GPU instance."""
 
 
 class _Term(Strict):
@@ -97,7 +97,7 @@ class SpendEntry(_Term):
     name: str
     usd_per_hour: ExactDecimal
     rates: Annotated[dict[str, ExactDecimal], Field(min_length=1)]
-    """Machine type to the committed rate."""
+    """Machine type -> committed rate."""
 
     @model_validator(mode="after")
     def _rates_cost(self) -> Self:

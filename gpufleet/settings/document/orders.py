@@ -1,4 +1,4 @@
-"""The keys of orders to node agents, and where an environment's secrets may lie."""
+"""The keys of orders to node agents, and the allowed names of an environment's secrets."""
 
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.rsa import KeyFormError, public_key
@@ -9,14 +9,14 @@ class OrderKeys(Strict):
     """Who may give orders to the environment's node agents."""
 
     private_key: str
-    """The secret that holds the key which the control host signs with: its name in settings, its place
+    """The secret with the private key of the control host: its name in settings, its reference
     (`ssm:NAME`, `gcp-secret:projects/P/secrets/S`) in the fleet document."""
     public_keys: tuple[str, ...]
-    """What agents check signatures with, as PEM or base64: one key, or two while they change."""
+    """Keys with which agents verify signatures, as PEM or base64: one, or two during a rotation."""
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """Of the public keys; one that is none is left out: agents do not start with it."""
+        """Fingerprints of the public keys. Invalid keys are omitted: agents do not start with them."""
         found: list[str] = []
         for text in self.public_keys:
             try:
@@ -27,7 +27,7 @@ class OrderKeys(Strict):
 
 
 def secret_names_begin(cloud: Cloud, environment: str) -> str:
-    """How the names of an environment's secrets begin: whoever reads one asks for no other."""
+    """Return the prefix of an environment's secret names; readers accept only secrets with it."""
     match cloud:
         case Cloud.AWS:
             return f"/gpu-fleet/{environment}/"
@@ -36,7 +36,7 @@ def secret_names_begin(cloud: Cloud, environment: str) -> str:
 
 
 def is_of_environment(place: str, cloud: Cloud, environment: str, account: str) -> bool:
-    """Whether a secret's place is one of the environment's own. `account`: of AWS, or Google's project."""
+    """Return whether a secret reference belongs to the environment. `account`: AWS account or Google project."""
     begin = secret_names_begin(cloud, environment)
     match cloud:
         case Cloud.AWS:

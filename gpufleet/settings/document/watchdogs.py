@@ -1,4 +1,4 @@
-"""What the fleet document says to the watchdogs: a pool's policies, and rules for instances outside every pool."""
+"""The watchdog part of the fleet document: policies of a pool, and rules for instances outside all pools."""
 
 from typing import Annotated, Literal
 
@@ -37,7 +37,7 @@ def _named(rule: OrphanPolicy) -> OrphanPolicy:
 OrphanRule = Annotated[
     OrphanPolicy, InPlace(hidden=("coverage", "gpu_active_below"), name=Name), AfterValidator(_named)
 ]
-"""A rule for GPU instances outside every pool."""
+"""A rule for GPU instances outside all pools."""
 
 
 class Watchdogs(Strict):
