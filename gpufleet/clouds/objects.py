@@ -27,7 +27,7 @@ class Buffer:
         self._view = memoryview(b"")
 
     def of(self, length: int) -> memoryview:
-        """A buffer for a response of `length` bytes: at least as large as the response, or as `PIECE`."""
+        """A buffer for a response of `length` bytes. It has at least the smaller of `length` and `PIECE` bytes."""
         wanted = min(length, PIECE)
         if len(self._view) < wanted:
             self._view = memoryview(bytearray(wanted))

@@ -69,7 +69,7 @@ class Connection:
 
 
 def is_complete(response: HTTPResponse) -> bool:
-    """Whether the body was read to its end. Always False if the server sent no length."""
+    """Whether the body was read to its end. Always False for a body with neither a length nor chunks."""
     return response.isclosed() if response.chunked else response.length == 0
 
 

@@ -188,8 +188,8 @@ class GoogleGroups:
         return {}
 
     def in_rollout(self, names: Sequence[str], required: Collection[str] = ()) -> frozenset[str]:
-        """Always empty: update policies are opportunistic. Only `gpufleet rollout` replaces instances, and it pauses
-        the pool meanwhile.
+        """Always empty: update policies are opportunistic, so Google starts no rollouts. `gpufleet rollout` replaces
+        instances itself and pauses the pool meanwhile.
         """
         del names, required
         return frozenset()

@@ -61,7 +61,7 @@ class GoogleRollouts:
         )
 
     def roll(self, entry: GroupEntry, limit: timedelta) -> None:
-        """Replace the outdated instances of a group. After `limit`, the other outdated instances stay."""
+        """Replace the outdated instances of a group. Raises CloudError after `limit`; the others then stay."""
         until = self.now() + limit.total_seconds()
         while outdated := self.version(entry.name).outdated:
             self.say(f"{entry.name}: {len(outdated)} to replace, now {outdated[0]}")
