@@ -8,7 +8,7 @@ from benchmarks import bench_mutation as bench
 from benchmarks.bench_mutation import Verdict
 
 
-def test_the_same_tree_draws_the_same_mutants_in_whatever_order_they_were_found() -> None:
+def test_the_sample_does_not_depend_on_the_order_of_mutants() -> None:
     names = [f"gpufleet.domain.money.x_{n}" for n in range(2_000)]
     first = bench.drawn(names)
     assert first == bench.drawn(names[::-1])
@@ -25,7 +25,7 @@ def test_exit_codes(code: int | None, expected: Verdict) -> None:
     assert bench.verdict(code) is expected
 
 
-def test_the_score_is_what_was_noticed_of_what_was_tried() -> None:
+def test_the_score_is_the_detected_share_of_tested_mutants() -> None:
     tried = {
         "gpufleet/domain/money.py": {"a": Verdict.KILLED, "b": Verdict.SLOW, "c": Verdict.SURVIVED},
         "gpufleet/costs/slots.py": {"d": Verdict.UNTESTED},

@@ -3,7 +3,7 @@ from pathlib import Path
 from benchmarks import page
 
 
-def test_a_part_measured_again_replaces_its_own_and_leaves_the_others(tmp_path: Path) -> None:
+def test_a_new_measurement_replaces_only_its_section(tmp_path: Path) -> None:
     path = tmp_path / "benchmarks.md"
     page.write(path, {"router": "old\n\n### A table\n\n| a |\n", "cache": "cold"})
     page.write(path, {"router": "new"})

@@ -66,7 +66,7 @@ def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) 
         ("chat-on-demand", ["subnet-a", "subnet-b"], 2, 0),
     ],
 )
-def test_each_way_to_buy_has_its_groups(
+def test_each_capacity_type_has_its_groups(
     mocks: RecordingMocks, name: str, subnets: list[str], limit: int, at_creation: int
 ) -> None:
     declare()
@@ -75,7 +75,7 @@ def test_each_way_to_buy_has_its_groups(
     assert (group["minSize"], group["maxSize"], group["desiredCapacity"]) == (0, limit, at_creation)
 
 
-def test_no_group_has_a_mind_of_its_own(mocks: RecordingMocks) -> None:
+def test_groups_suspend_processes_that_act_against_watchdogs(mocks: RecordingMocks) -> None:
     declare()
     assert len(mocks.of_type(GROUP)) == 4
     for group in mocks.of_type(GROUP):
@@ -88,7 +88,7 @@ def test_no_group_has_a_mind_of_its_own(mocks: RecordingMocks) -> None:
     ("name", "share", "machine_types"),
     [("chat-spot-us-east-1b", 0, list(TYPES)), ("chat-on-demand", 100, list(TYPES))],
 )
-def test_spot_is_all_spot_and_on_demand_none(
+def test_spot_groups_use_only_spot_and_on_demand_groups_none(
     mocks: RecordingMocks, name: str, share: int, machine_types: list[str]
 ) -> None:
     declare()
@@ -98,7 +98,7 @@ def test_spot_is_all_spot_and_on_demand_none(
     assert [o["instanceType"] for o in policy["launchTemplate"]["overrides"]] == machine_types
 
 
-def test_reserved_instances_start_in_their_reservation_alone(mocks: RecordingMocks) -> None:
+def test_reserved_instances_start_only_in_their_reservation(mocks: RecordingMocks) -> None:
     declare()
     name = "chat-reserved-us-east-1a-g6-xlarge"
     reservation = mocks.named("aws:ec2/capacityReservation:CapacityReservation", name)
@@ -108,7 +108,7 @@ def test_reserved_instances_start_in_their_reservation_alone(mocks: RecordingMoc
     assert target == {"capacityReservationId": f"{name}-id"}
 
 
-def test_a_bought_block_is_used_and_not_made(mocks: RecordingMocks) -> None:
+def test_an_existing_block_is_used_and_not_created(mocks: RecordingMocks) -> None:
     block = Reserved(zone="us-east-1a", machine_type="p5.48xlarge", count=2, existing="cr-1", block=BLOCK)
     entries = declare(PoolCapacity(target=2, spare=0, max=2, ways=Capacity(reserved=(block,))))
     assert not mocks.of_type("aws:ec2/capacityReservation:CapacityReservation")
@@ -133,7 +133,7 @@ def test_templates_are_safe(mocks: RecordingMocks) -> None:
         assert "keyName" not in inputs
 
 
-def test_user_data_says_how_the_instance_is_bought(mocks: RecordingMocks) -> None:
+def test_user_data_contains_the_capacity_type(mocks: RecordingMocks) -> None:
     declare()
     scripts = {t.name: base64.b64decode(t.inputs["userData"]).decode() for t in mocks.of_type(TEMPLATE)}
     assert scripts == {
@@ -143,7 +143,7 @@ def test_user_data_says_how_the_instance_is_bought(mocks: RecordingMocks) -> Non
     }
 
 
-def test_every_group_hands_the_fleet_tags_to_its_instances(mocks: RecordingMocks) -> None:
+def test_every_group_propagates_the_fleet_tags_to_its_instances(mocks: RecordingMocks) -> None:
     declare()
     for group in mocks.of_type(GROUP):
         handed = {tag["key"]: tag["value"] for tag in group.inputs["tags"] if tag["propagateAtLaunch"]}
@@ -151,7 +151,7 @@ def test_every_group_hands_the_fleet_tags_to_its_instances(mocks: RecordingMocks
         assert handed[tags.POOL] == "chat"
 
 
-def test_every_group_holds_an_instance_back_until_it_serves_and_goes_on_by_itself(mocks: RecordingMocks) -> None:
+def test_every_group_has_a_launch_hook_that_continues_at_its_timeout(mocks: RecordingMocks) -> None:
     declare()
     for group in mocks.of_type(GROUP):
         (hook,) = group.inputs["initialLifecycleHooks"]
@@ -169,7 +169,7 @@ def test_every_group_waits_for_the_drain(mocks: RecordingMocks) -> None:
         assert hook.inputs["heartbeatTimeout"] == 150
 
 
-def test_the_document_lists_every_group_with_its_name_of_the_cloud(mocks: RecordingMocks) -> None:
+def test_the_document_lists_every_group_with_its_cloud_name(mocks: RecordingMocks) -> None:
     entries = declare()
     assert [(e.type, e.zone, e.name, e.max) for e in entries] == [
         (CapacityType.RESERVED, "us-east-1a", "chat-reserved-us-east-1a-g6-xlarge-3f2a", 1),
@@ -201,9 +201,7 @@ MULTI = PoolCapacity(
     [("chat-spot", 1), ("chat-on-demand", 4), ("chat-reserved-us-east-1a-p5-48xlarge", 32)],
     ids=["one card", "four cards", "32 cards"],
 )
-def test_machines_that_work_as_one_have_all_their_efa_interfaces(
-    mocks: RecordingMocks, name: str, count: int
-) -> None:
+def test_machines_with_efa_have_all_their_interfaces(mocks: RecordingMocks, name: str, count: int) -> None:
     declare(MULTI, fabric_group="sg-fabric")
     found = mocks.named(TEMPLATE, name)["networkInterfaces"]
     assert [i["networkCardIndex"] for i in found] == list(range(count)), "one for each card"
@@ -213,7 +211,7 @@ def test_machines_that_work_as_one_have_all_their_efa_interfaces(
     assert all(i["securityGroups"] == ["sg-1", "sg-fabric"] for i in found)
 
 
-def test_machines_that_work_as_one_stand_close_together_in_their_zone(mocks: RecordingMocks) -> None:
+def test_machines_with_efa_use_a_placement_group_in_their_zone(mocks: RecordingMocks) -> None:
     declare(MULTI, fabric_group="sg-fabric")
     near = {g.name: g.inputs.get("placementGroup") for g in mocks.of_type(GROUP)}
     made = {g.name: g.inputs["strategy"] for g in mocks.of_type("aws:ec2/placementGroup:PlacementGroup")}
@@ -232,12 +230,12 @@ def test_without_efa_there_is_no_placement_group(mocks: RecordingMocks) -> None:
 
 
 @pytest.mark.parametrize("types", [("g6.xlarge",), ("g6.8xlarge", "p4d.24xlarge")], ids=["none", "not the same"])
-def test_a_template_cannot_list_interfaces_that_its_machines_do_not_share(types: tuple[str, ...]) -> None:
+def test_a_template_needs_the_same_interfaces_for_all_machine_types(types: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="EFA"):
         interface_count(types)
 
 
-def test_the_fabric_lets_its_own_members_in_and_out_and_nobody_else(mocks: RecordingMocks) -> None:
+def test_the_fabric_allows_traffic_between_its_members_only(mocks: RecordingMocks) -> None:
     @pulumi.runtime.test
     def program() -> None:
         Fabric("fleet-fabric", "vpc-1", {})

@@ -95,7 +95,7 @@ def test_the_control_host_may_call_what_its_code_calls() -> None:
     assert granted | allowed(of_orphans(*RULES)) == called() | WRITTEN_OUT
 
 
-def test_only_a_rule_lets_the_control_host_touch_what_is_no_pools() -> None:
+def test_the_control_host_needs_a_rule_for_machines_outside_pools() -> None:
     assert of_orphans() == ()
     marking = allowed(of_orphans(RULES[1]))
     assert marking == {"ec2:CreateTags", "ec2:DeleteTags", "cloudwatch:GetMetricData", "cloudwatch:ListMetrics"}
@@ -116,7 +116,7 @@ def test_an_instance_may_call_what_its_agent_calls() -> None:
     [of_instances(), of_routers(), of_control("arn:q"), of_orphans(*RULES)],
     ids=["instance", "router", "control", "orphans"],
 )
-def test_what_changes_something_is_bound_to_the_environment(statements: Sequence[Allowed]) -> None:
+def test_write_permissions_are_limited_to_the_environment(statements: Sequence[Allowed]) -> None:
     reading = ("Describe", "Get", "List", "Receive")
     for statement in statements:
         assert not any("*" in action for action in statement.actions)
@@ -136,7 +136,7 @@ def test_an_instance_changes_nothing() -> None:
     assert allowed(of_instances()) == {"s3:GetObject", "ssm:GetParameter"}
 
 
-def test_watchdogs_write_their_marks_and_no_other_tag() -> None:
+def test_watchdogs_write_only_their_own_tags() -> None:
     writing = [s for s in (*of_control("arn:q"), *of_orphans(*RULES)) if "ec2:CreateTags" in s.actions]
     assert len(writing) == 1 + len(RULES)
     for statement in writing:

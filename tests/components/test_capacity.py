@@ -37,7 +37,7 @@ def test_spot_starts_with_target_less_reserved_spread_over_zones(
 
 
 @given(target=st.integers(0, 50), spare=st.integers(0, 5), zones=st.integers(1, 6))
-def test_spot_at_creation_adds_up_and_is_spread(target: int, spare: int, zones: int) -> None:
+def test_spot_at_creation_has_the_right_sum_and_is_spread(target: int, spare: int, zones: int) -> None:
     capacity = bought(target, spare=spare, most=50, spot=spot(*"abcdef"[:zones]))
     sizes = capacity.spot_at_creation().values()
     assert sum(sizes) == target + spare
@@ -58,7 +58,7 @@ def test_on_demand_starts_only_where_no_spot_is_tried(capacity: PoolCapacity, ex
     assert capacity.stand_in_at_creation() == expected
 
 
-def test_one_zone_may_carry_all_that_is_not_reserved() -> None:
+def test_one_zone_may_provide_all_capacity_that_is_not_reserved() -> None:
     capacity = bought(3, spare=1, reserved=(RESERVED,), spot=spot("a", "b"))
     assert capacity.spot_max == 5 + SURGE
 

@@ -40,7 +40,7 @@ def test_the_network_reaches_google_and_outside_only_when_asked(mocks: Recording
     assert len(mocks.of_type("gcp:compute/routerNat:RouterNat")) == way_out
 
 
-def test_the_bucket_is_uniform_versioned_and_closed(mocks: RecordingMocks) -> None:
+def test_the_bucket_is_uniform_versioned_and_private(mocks: RecordingMocks) -> None:
     declare(lambda: ModelBucket("models", "p-models", "us-central1", {"team": "one"}))
     bucket = mocks.named("gcp:storage/bucket:Bucket", "models")
     assert bucket["uniformBucketLevelAccess"] is True
@@ -60,7 +60,7 @@ def rules(mocks: RecordingMocks, clients: tuple[str, ...] = ()) -> list[dict[str
     return [rule.inputs for rule in mocks.of_type("gcp:compute/firewall:Firewall")]
 
 
-def test_nobody_comes_in_from_anywhere(mocks: RecordingMocks) -> None:
+def test_no_firewall_allows_all_sources(mocks: RecordingMocks) -> None:
     found = rules(mocks, ("10.1.0.0/16",))
     ranges = {one for rule in found for one in rule.get("sourceRanges") or ()}
     assert ranges == {IAP, "10.1.0.0/16", *PROBES}
@@ -69,7 +69,7 @@ def test_nobody_comes_in_from_anywhere(mocks: RecordingMocks) -> None:
         FirewallArgs(network_id="net", instance_account=GPU, control_account=CONTROL, client_networks=("0.0.0.0/0",))
 
 
-def test_people_reach_control_host_and_routers_through_iap_alone(mocks: RecordingMocks) -> None:
+def test_operators_reach_control_host_and_routers_only_through_iap(mocks: RecordingMocks) -> None:
     (ssh,) = [rule for rule in rules(mocks) if rule["allows"][0]["ports"] == ["22"]]
     assert (ssh["sourceRanges"], ssh["targetServiceAccounts"]) == ([IAP], [CONTROL, ROUTER])
 
@@ -85,7 +85,7 @@ def test_instances_are_reached_by_control_host_routers_and_health_checks(mocks: 
     assert (set(probed["sourceRanges"]), probed["allows"][0]["ports"]) == (PROBES, ["9500"])
 
 
-def test_node_exporters_are_reached_by_the_control_host_where_there_are_some(mocks: RecordingMocks) -> None:
+def test_only_the_control_host_reaches_node_exporters(mocks: RecordingMocks) -> None:
     args = FirewallArgs(network_id="net", instance_account=GPU, control_account=CONTROL, node_exporter=True)
     declare(lambda: Firewall("fw", args))
     (opened,) = [
@@ -105,7 +105,7 @@ def test_node_exporters_are_reached_by_the_control_host_where_there_are_some(moc
         pytest.param(permissions.CONTROL_ON_BUCKET, permissions.CONTROL, id="control host"),
     ],
 )
-def test_a_machine_has_an_account_of_its_own_with_these_rights_and_no_more(
+def test_a_machine_has_its_own_account_with_exactly_these_permissions(
     mocks: RecordingMocks, on_bucket: tuple[permissions.OnBucket, ...], single: tuple[str, ...]
 ) -> None:
     args = MachineIdentityArgs(
@@ -132,7 +132,7 @@ def test_a_machine_has_an_account_of_its_own_with_these_rights_and_no_more(
     assert all(member.inputs["role"] != "roles/owner" for member in in_project)
 
 
-def test_the_control_host_has_no_address_outside_and_keeps_its_data_apart(mocks: RecordingMocks) -> None:
+def test_the_control_host_has_no_public_address_and_a_separate_data_disk(mocks: RecordingMocks) -> None:
     machine = MachineArgs(image="debian", machine_type="e2-medium", service_account=CONTROL, subnet="net")
     args = ControlHostArgs(
         machine=machine,

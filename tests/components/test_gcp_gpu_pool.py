@@ -49,7 +49,7 @@ def declare(environment: str, **more: Any) -> None:
     program()
 
 
-def test_two_environments_of_one_project_name_their_instances_apart(mocks: RecordingMocks) -> None:
+def test_instances_of_two_environments_in_one_project_have_different_names(mocks: RecordingMocks) -> None:
     declare("dev")
     dev = {group.inputs["baseInstanceName"] for group in mocks.of_type(GROUP)}
     mocks.resources.clear()
@@ -60,7 +60,7 @@ def test_two_environments_of_one_project_name_their_instances_apart(mocks: Recor
 
 
 @pytest.mark.parametrize("zone", ["us-central1-a", "northamerica-northeast1-a", "northamerica-northeast1-b"])
-def test_a_long_name_is_cut_and_stays_its_own(zone: str) -> None:
+def test_a_long_name_is_cut_and_stays_unique(zone: str) -> None:
     group = f"a-pool-of-20-letters-reserved-{zone}-a3-megagpu-8g"
     found = instance_base("an-environment-x", group)
     assert len(found) <= BASE_NAME_LIMIT
@@ -131,7 +131,7 @@ ENDED_BY_GOOGLE = {"automaticRestart": False, "onHostMaintenance": "TERMINATE", 
         ),
     ],
 )
-def test_a_template_says_how_its_instances_are_bought(
+def test_a_template_sets_the_provisioning_model(
     mocks: RecordingMocks, bought: dict[str, Any], scheduling: dict[str, Any], affinity: str
 ) -> None:
     declare("dev", **bought)
@@ -141,7 +141,7 @@ def test_a_template_says_how_its_instances_are_bought(
 
 
 @pytest.mark.parametrize("bought", [{"spot": SPOT}, {"flex_start": FLEX}, {"reserved": (KEPT,)}], ids=str)
-def test_a_template_is_safe_however_its_instances_are_bought(mocks: RecordingMocks, bought: dict[str, Any]) -> None:
+def test_a_template_is_safe_for_every_capacity_type(mocks: RecordingMocks, bought: dict[str, Any]) -> None:
     declare("dev", **bought)
     found = template(mocks)
     assert found["shieldedInstanceConfig"] == {
@@ -155,7 +155,7 @@ def test_a_template_is_safe_however_its_instances_are_bought(mocks: RecordingMoc
     assert found["labels"]["gpu-fleet-owner"] == "search-team"
 
 
-def test_flex_start_is_one_zonal_group_that_makes_nothing_anew(mocks: RecordingMocks) -> None:
+def test_flex_start_is_one_zonal_group_without_recreation(mocks: RecordingMocks) -> None:
     declare("dev", spot=SPOT, flex_start=FLEX)
     group = mocks.named(GROUP, "chat-flex-start")
     assert (group["zone"], group["targetSize"]) == (B, 0), "spot is tried first"
@@ -163,25 +163,25 @@ def test_flex_start_is_one_zonal_group_that_makes_nothing_anew(mocks: RecordingM
     assert not mocks.of_type(REGIONAL)
 
 
-def test_flex_start_carries_a_pool_without_spot_from_the_start(mocks: RecordingMocks) -> None:
+def test_flex_start_provides_a_pool_without_spot_from_creation(mocks: RecordingMocks) -> None:
     declare("dev", flex_start=FLEX)
     assert mocks.named(GROUP, "chat-flex-start")["targetSize"] == 1
 
 
-def test_on_demand_and_flex_start_are_one_or_the_other() -> None:
+def test_a_pool_has_either_on_demand_or_flex_start() -> None:
     on_demand = OnDemand(max=1, machine_types=("g2-standard-12",), zones=(A,))
     with pytest.raises(ValueError, match="both stand in for spot; name one"):
         PoolCapacity(target=1, spare=0, max=2, ways=Capacity(on_demand=on_demand, flex_start=FLEX))
 
 
-def test_spot_instances_are_told_how_long_their_notice_is(mocks: RecordingMocks) -> None:
+def test_spot_instances_receive_the_length_of_their_notice(mocks: RecordingMocks) -> None:
     declare("dev", spot=SPOT)
     found = template(mocks)
     seconds = found["scheduling"]["preemptionNoticeDuration"]["seconds"]
     assert found["metadata"]["gpu-fleet-preemption-notice-s"] == str(int(seconds))
 
 
-def test_a_reservation_is_used_by_the_pool_that_paid_for_it_alone(mocks: RecordingMocks) -> None:
+def test_a_reservation_is_used_only_by_the_pool_that_pays_for_it(mocks: RecordingMocks) -> None:
     declare("dev", reserved=(KEPT,))
     (reservation,) = mocks.of_type("gcp:compute/reservation:Reservation")
     assert reservation.inputs["specificReservationRequired"] is True
@@ -192,7 +192,7 @@ def test_a_reservation_is_used_by_the_pool_that_paid_for_it_alone(mocks: Recordi
     assert (group.inputs["zone"], group.inputs["targetSize"]) == (A, 2), "all that is paid for"
 
 
-def test_capacity_for_a_time_is_bought_elsewhere_and_starts_at_nothing(mocks: RecordingMocks) -> None:
+def test_a_block_is_bought_elsewhere_and_its_group_starts_empty(mocks: RecordingMocks) -> None:
     declare("dev", reserved=(BLOCK,))
     assert not mocks.of_type("gcp:compute/reservation:Reservation")
     assert template(mocks)["reservationAffinity"]["specificReservation"]["values"] == ["bought"]

@@ -37,18 +37,18 @@ def size(*cidrs: str) -> tuple[int, int]:
         pytest.param(["2002:808:808:1::/64"], (1, 2**64), id="a network behind one 6to4 router"),
     ],
 )
-def test_public_addresses_of_a_union(cidrs: list[str], expected: tuple[int, int]) -> None:
+def test_public_addresses_in_a_union(cidrs: list[str], expected: tuple[int, int]) -> None:
     assert size(*cidrs) == expected
 
 
-def test_a_network_around_the_translated_ones_holds_all_of_ipv4() -> None:
+def test_a_network_that_contains_translated_ones_contains_all_of_ipv4() -> None:
     assert size("64:ff9b::/48")[0] == size("0.0.0.0/0")[0] > 3_700_000_000
 
 
 @pytest.mark.parametrize(
     "value", ["", "everybody", "8.8.8.8/33", "1.2.3", "fe80::1%eth0", 8, True, None, UNKNOWN, []]
 )
-def test_what_is_no_network(value: object) -> None:
+def test_values_that_are_not_a_network(value: object) -> None:
     assert network(value) is None
 
 

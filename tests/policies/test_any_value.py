@@ -54,7 +54,7 @@ VALUES = st.recursive(LEAVES, held, max_leaves=12)
 @pytest.mark.parametrize("kind", TYPES)
 @settings(max_examples=40)
 @given(props=st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8), min_size=2, max_size=3))
-def test_no_rule_stumbles_over_any_value(kind: str, props: list[dict[str, Any]]) -> None:
+def test_no_rule_fails_on_any_value(kind: str, props: list[dict[str, Any]]) -> None:
     depends = dict.fromkeys(KEYS, ("urn:0", "urn:absent"))
     plan = [
         Resource(type=kind, name="it", urn=f"urn:{index}", props=one, depends=depends)

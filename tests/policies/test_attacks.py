@@ -230,7 +230,7 @@ def test_machine_types_past_the_allow_list(kind: str, props: Mapping[str, Any], 
     assert ("machine-type-allowed" in found) is refused
 
 
-def test_an_exception_that_ended_says_so() -> None:
+def test_an_expired_exception_is_reported_as_expired() -> None:
     ended = PolicyException(rule=OPEN, resource="*", owner="ann", reason="demo", until=date(2026, 11, 20))
     context = Context(environment="dev", today=TODAY, exceptions=(ended,))
     rule = Resource(type=RULE, name="web", props={"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]})
@@ -255,7 +255,7 @@ MODEL = {"name": "m", "source": "hf://a/b", "weights_gib": 3}
         pytest.param({"cloud": "azure"}, "cloud", id="unknown cloud"),
     ],
 )
-def test_broken_settings_are_refused_and_all_that_can_be_read_is_judged(fleet: dict[str, Any], path: str) -> None:
+def test_invalid_settings_are_refused_and_readable_parts_are_checked(fleet: dict[str, Any], path: str) -> None:
     settings = {"cloud": "aws", "environment": "dev", "policies": {"machine_types": ["g5.xlarge"]}, **fleet}
     context = from_config({"gpu-fleet:fleet": json.dumps(settings), "aws:region": "us-east-1"}, TODAY)
     assert context.problems[0].startswith(f"gpu-fleet:fleet.{path}: ")
@@ -272,7 +272,7 @@ def test_an_exception_by_a_rules_earlier_id_is_an_error_that_names_the_new_one()
     assert message == "the exception for it: no-wildcard-iam is iam-in-list now; look whether it is still needed"
 
 
-def test_keys_of_a_newer_release_are_ignored_and_named() -> None:
+def test_keys_of_a_newer_release_are_ignored_and_reported() -> None:
     settings = {"cloud": "aws", "pools": [NEW_POOL], "models": [MODEL], "policies": {"strict": True}, "quotas": []}
     context = from_config({"gpu-fleet:fleet": json.dumps(settings)}, TODAY)
     assert context.problems == ()
@@ -292,7 +292,7 @@ def test_settings_that_are_not_a_map_are_an_error(text: str) -> None:
         from_config({"gpu-fleet:fleet": text}, TODAY)
 
 
-def test_the_rules_do_not_wait_for_the_model_of_the_settings() -> None:
+def test_the_rules_do_not_import_the_settings_model() -> None:
     asked = "import sys, policies.pack; print('pydantic' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=180, check=True)
     assert ran.stdout == "False\n"
@@ -310,7 +310,7 @@ def reported(context: Context, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "kind", sorted({TEMPLATE, GROUP, INSTANCE, OLD, ROLE, ROLE_POLICY, LIST, FIREWALL, RESERVATION})
 )
-def test_no_rule_stumbles_over_what_a_preview_does_not_know(kind: str) -> None:
+def test_no_rule_fails_on_unknown_values(kind: str) -> None:
     names = {*SAFE_TEMPLATE, *SAFE_INSTANCE, *SAFE_GCP, *group(), "policy", "inlinePolicies", "assumeRolePolicy"}
     names |= {"entries", "sourceRanges", "instanceType", "endDate", "ingress"}
     unknown = Resource(type=kind, name="it", props=dict.fromkeys(names, UNKNOWN))

@@ -66,7 +66,7 @@ def of_instance(*statements: Any, role: Any = "gpu-fleet-prod-instance-0a1b2c3")
         ),
     ],
 )
-def test_what_the_list_has_passes(statement: dict[str, Any]) -> None:
+def test_listed_permissions_pass(statement: dict[str, Any]) -> None:
     assert of_control(text(statement)) == []
     assert of_control(text()[:-3] + json.dumps(statement) + "}") == []
 
@@ -169,7 +169,7 @@ def tag(value: Any, operator: str = "StringEquals") -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
-def test_what_the_list_lacks_is_refused(statement: dict[str, Any], wrong: str) -> None:
+def test_unlisted_permissions_are_refused(statement: dict[str, Any], wrong: str) -> None:
     messages = of_control(text(allow(), statement))
     assert messages
     assert wrong in messages[0]
@@ -195,7 +195,7 @@ def test_what_the_list_lacks_is_refused(statement: dict[str, Any], wrong: str) -
         pytest.param({"statement": allow("s3:*")}, "not an element", id="not as text, in small letters"),
     ],
 )
-def test_a_policy_with_two_readings_is_refused(policy: Any, wrong: str) -> None:
+def test_an_ambiguous_policy_is_refused(policy: Any, wrong: str) -> None:
     (message,) = of_control(policy)
     assert wrong in message
 
@@ -228,7 +228,7 @@ def test_a_preview_knows_policies(kind: str, key: str) -> None:
         pytest.param(None, "mine", False, id="none"),
     ],
 )
-def test_each_machine_has_its_own_rights(role: Any, name: str, passes: bool) -> None:
+def test_each_machine_has_its_own_permissions(role: Any, name: str, passes: bool) -> None:
     assert (said(POLICY, {"role": role, "policy": text(allow())}, AWS, name) == []) is passes
 
 
@@ -322,7 +322,7 @@ def test_without_settings_no_account_is_known_and_none_may_be_a_wildcard() -> No
 
 
 @pytest.mark.parametrize(("until", "passes"), [(TODAY, True), (date(2026, 11, 20), False)])
-def test_a_statement_of_ones_own_has_an_exception_with_an_end(until: date, passes: bool) -> None:
+def test_an_additional_statement_needs_an_expiring_exception(until: date, passes: bool) -> None:
     exception = PolicyException(
         rule=RULE, resource="gpu-fleet-prod-control", owner="ann", reason="uploads reports", until=until
     )
@@ -340,7 +340,7 @@ def test_a_message_names_statement_action_rule_and_remedy() -> None:
     assert "python -m scripts.policy_lists" in message
 
 
-def test_a_name_of_many_wildcards_is_expanded_at_once() -> None:
+def test_a_name_with_many_wildcards_is_expanded_fast() -> None:
     assert actions.expanded("s3:" + "*a" * 40 + "?" * 40 + "*x") == ()
 
 

@@ -48,7 +48,7 @@ def queue(**parts: Any) -> dict[str, Any]:
         pytest.param(queue(Action="sqs:*"), False, id="every action"),
     ],
 )  # fmt: skip
-def test_the_queue_takes_messages_of_its_rule_alone(props: dict[str, Any], passes: bool) -> None:
+def test_the_queue_accepts_messages_of_its_rule_only(props: dict[str, Any], passes: bool) -> None:
     assert (said(ON_QUEUE, props, AWS) == []) is passes
     # in the state, the queue itself also has the policy
     assert (said("aws:sqs/queue:Queue", props, AWS) == []) is passes
@@ -87,7 +87,7 @@ def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: 
 
 
 @pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-notices", True), ("mine", False)])
-def test_the_queue_s_policy_alone_is_judged_by_up(name: str, passes: bool) -> None:
+def test_only_the_policy_of_the_queue_is_checked_by_up(name: str, passes: bool) -> None:
     """The policy contains a rule name that Pulumi generates."""
     assert (said(ON_QUEUE, {"policy": UNKNOWN}, AWS, name) == []) is passes
 
@@ -96,12 +96,12 @@ def test_a_queue_without_a_policy_passes_in_a_state() -> None:
     assert said("aws:sqs/queue:Queue", {"policy": ""}, AWS) == []
 
 
-def test_somebody_elses_service_gets_no_endpoint() -> None:
+def test_a_service_of_another_account_gets_no_endpoint() -> None:
     name = f"com.amazonaws.vpce.{REGION}.vpce-svc-0123456789abcdef0"
     assert said(ENDPOINT, {"serviceName": name}, AWS)
 
 
-def test_a_gateway_beside_a_way_out_needs_no_policy() -> None:
+def test_a_gateway_needs_no_policy_in_a_network_with_nat() -> None:
     assert said(ENDPOINT, {"serviceName": f"com.amazonaws.{REGION}.s3"}, with_network(internet="nat")) == []
 
 
@@ -145,7 +145,7 @@ def denied(index: int, **changes: Any) -> str:
         pytest.param(denied(1, NotAction="s3:x"), "NoMachinePublishes", id="another element"),
     ],
 )
-def test_the_bucket_goes_on_to_deny(policy: str, lacks: str | None) -> None:
+def test_the_bucket_keeps_its_denials(policy: str, lacks: str | None) -> None:
     messages = said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, AWS)
     assert any(f"does not deny as the statement {lacks}" in message for message in messages) is (lacks is not None)
 
@@ -163,5 +163,5 @@ def test_only_publishers_of_the_settings_publish(publishers: tuple[str, ...], pa
     assert (said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, context) == []) is passes
 
 
-def test_another_bucket_denies_what_it_likes() -> None:
+def test_another_bucket_needs_no_denials() -> None:
     assert said(ON_BUCKET, {"bucket": "mine", "policy": json.dumps({"Statement": []})}, AWS) == []

@@ -41,7 +41,7 @@ def binding(source: Resource, **changes: Any) -> Resource:
     [("gpu-fleet-prod-ctl", True), ("gpu-fleet-prod-gpu", False), ("mine", False)],
     ids=["the control host", "instances under its name", "another account"],
 )
-def test_a_binding_is_judged_by_the_account_that_it_is_for(name: str, passes: bool) -> None:
+def test_a_binding_is_checked_by_its_account(name: str, passes: bool) -> None:
     source = account(name)
     assert (refused(GCP, source, binding(source, condition=None)) == []) is passes
 
@@ -59,7 +59,7 @@ def test_a_member_comes_from_one_account_of_the_plan(depends: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(("role", "passes"), [("gpu_fleet_prod_ctl", True), ("gpu_fleet_prod_rtr", False)])
-def test_a_role_is_judged_by_the_custom_role_that_it_comes_from(role: str, passes: bool) -> None:
+def test_a_role_is_checked_by_its_custom_role(role: str, passes: bool) -> None:
     source, its = account("gpu-fleet-prod-ctl"), made(of_google.CUSTOM, "x", {"roleId": role, "permissions": []})
     props = of_google.on_project(role=UNKNOWN, member=UNKNOWN)
     one = made(of_google.ON_PROJECT, "gpu-fleet-prod-ctl", props, member=source, role=its)
@@ -73,7 +73,7 @@ def role(name: str) -> Resource:
 
 
 @pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-control", True), ("gpu-fleet-prod-instance", False)])
-def test_a_policy_is_judged_by_the_role_that_has_it(name: str, passes: bool) -> None:
+def test_a_policy_is_checked_by_its_role(name: str, passes: bool) -> None:
     source, props = role(name), {"role": UNKNOWN, "policy": of_aws.text(of_aws.allow())}
     one = made(of_aws.POLICY, "gpu-fleet-prod-control", props, role=source)
     assert (refused(AWS, source, one) == []) is passes
@@ -81,7 +81,7 @@ def test_a_policy_is_judged_by_the_role_that_has_it(name: str, passes: bool) -> 
 
 @pytest.mark.parametrize("kind", [INSTANCE, TEMPLATE])
 @pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-instance", True), ("mine", False)])
-def test_a_machine_is_judged_by_its_profile(kind: str, name: str, passes: bool) -> None:
+def test_a_machine_is_checked_by_its_profile(kind: str, name: str, passes: bool) -> None:
     source = role(name)
     profile = made(PROFILE, name, {"role": UNKNOWN}, role=source)
     said = UNKNOWN if kind == INSTANCE else {"arn": UNKNOWN}
@@ -91,5 +91,5 @@ def test_a_machine_is_judged_by_its_profile(kind: str, name: str, passes: bool) 
     assert (found == []) is passes
 
 
-def test_without_settings_nothing_is_foreseen() -> None:
+def test_without_settings_no_name_is_predicted() -> None:
     assert refused(Context(today=TODAY), binding(account("gpu-fleet-prod-ctl"), condition=None)) == []

@@ -65,7 +65,7 @@ def custom(**changes: Any) -> dict[str, Any]:
         pytest.param(CUSTOM, custom(permissions=UNKNOWN), "x", id="permissions not known yet"),
     ],
 )
-def test_what_the_program_gives_passes(kind: str, props: dict[str, Any], name: str) -> None:
+def test_roles_of_the_program_pass(kind: str, props: dict[str, Any], name: str) -> None:
     assert said(kind, props, GCP, name) == []
 
 
@@ -183,20 +183,20 @@ def given_to(member: str) -> dict[str, Any]:
                      "is not a custom role of the list", id="of the organisation"),
     ],
 )  # fmt: skip
-def test_what_the_program_does_not_give_is_refused(kind: str, props: dict[str, Any], wrong: str) -> None:
+def test_roles_outside_the_program_are_refused(kind: str, props: dict[str, Any], wrong: str) -> None:
     messages = said(kind, props, GCP)
     assert messages
     assert wrong in messages[0]
 
 
-def test_who_is_not_known_yet_is_taken_by_the_name_of_the_binding() -> None:
+def test_an_unknown_member_is_matched_by_the_name_of_the_binding() -> None:
     whole = on_bucket(member=UNKNOWN, condition=None)
     assert said(ON_BUCKET, whole, GCP, "gpu-fleet-prod-ctl-bucket-0") == []
     assert said(ON_BUCKET, whole, GCP, "gpu-fleet-prod-gpu-bucket-0")
     assert said(ON_BUCKET, whole, GCP, "mine")
 
 
-def test_up_judges_what_the_preview_took_by_its_name() -> None:
+def test_up_checks_what_the_preview_matched_by_name() -> None:
     assert said(ON_BUCKET, on_bucket(condition=None), GCP, "gpu-fleet-prod-ctl-bucket-0")
 
 
@@ -207,14 +207,14 @@ def test_an_environment_with_hyphens_has_underscores_in_its_role() -> None:
     assert said(CUSTOM, custom(), context)
 
 
-def test_without_settings_no_project_is_known_and_nobody_else_gets_in() -> None:
+def test_without_settings_no_project_is_known_and_external_members_are_refused() -> None:
     nothing = Context(today=TODAY)
     assert said(ON_BUCKET, on_bucket(), nothing) == []
     assert said(ON_BUCKET, on_bucket(member="allUsers"), nothing)
 
 
 @pytest.mark.parametrize(("until", "passes"), [(TODAY, True), (date(2026, 11, 20), False)])
-def test_a_binding_of_ones_own_has_an_exception_with_an_end(until: date, passes: bool) -> None:
+def test_an_additional_binding_needs_an_expiring_exception(until: date, passes: bool) -> None:
     exception = PolicyException(rule=RULE, resource="it", owner="ann", reason="reports", until=until)
     context = replace(GCP, exceptions=(exception,))
     assert (said(ON_PROJECT, on_project(role="roles/viewer"), context) == []) is passes

@@ -66,12 +66,14 @@ EMAIL = "gpu-fleet-prod-gpu@example-project.iam.gserviceaccount.com"
         pytest.param(INSTANCE, {"iamInstanceProfile": "Admin"}, Context(today=TODAY), True, id="without settings"),
     ],
 )
-def test_machines_run_as_the_program_s_own(kind: str, props: dict[str, Any], context: Context, passes: bool) -> None:
+def test_machines_run_with_identities_of_the_program(
+    kind: str, props: dict[str, Any], context: Context, passes: bool
+) -> None:
     assert (said(kind, props, context) == []) is passes
 
 
 @pytest.mark.parametrize(("kind", "passes"), [(INSTANCE, True), (TEMPLATE, False)])
-def test_a_bastion_with_its_exception_has_rights_of_its_own(kind: str, passes: bool) -> None:
+def test_an_exception_allows_a_bastion_its_own_permissions(kind: str, passes: bool) -> None:
     exception = PolicyException(
         rule="resource-type-listed", type=kind, resource="it", owner="ann", reason="bastion", until=TODAY
     )

@@ -104,7 +104,7 @@ def policy_rule(kind: str = POLICY_RULE, action: str = "allow", **match: Any) ->
         pytest.param(a(WITH_RULES, rules=[UNKNOWN]), "rules[0].match", id="policy of unknown rules"),
     ],
 )  # fmt: skip
-def test_what_is_open_is_refused_with_its_property(resource: Resource, path: str) -> None:
+def test_open_access_is_refused_with_its_property(resource: Resource, path: str) -> None:
     assert path in {violation.path for violation in found(resource)}
 
 
@@ -131,11 +131,11 @@ def test_what_is_open_is_refused_with_its_property(resource: Resource, path: str
         ),
     ],
 )
-def test_what_names_its_clients_passes(resource: Resource) -> None:
+def test_rules_with_named_clients_pass(resource: Resource) -> None:
     assert found(resource) == []
 
 
-def test_a_source_of_everybody_is_told_once_and_with_its_size() -> None:
+def test_a_public_source_is_reported_once_with_its_size() -> None:
     (violation,) = found(a(INGRESS, cidrIpv4="0.0.0.0/0"))
     assert violation.sentence == (
         f"it ({INGRESS}): cidrIpv4 is '0.0.0.0/0': lets in 3,702,188,032 public addresses of IPv4"
@@ -151,7 +151,7 @@ def test_rules_of_different_groups_and_ports_are_one_set() -> None:
     assert found(plan[0]) == []
 
 
-def test_lists_firewalls_and_policies_count_with_the_rest() -> None:
+def test_lists_firewalls_and_policies_count_together() -> None:
     plan = [
         a(LIST, "list", entries=[{"cidr": "8.0.0.0/9"}]),
         a(FIREWALL, "firewall", sourceRanges=["9.0.0.0/9"]),
@@ -161,7 +161,7 @@ def test_lists_firewalls_and_policies_count_with_the_rest() -> None:
     assert found(*plan[:2]) == []
 
 
-def test_what_has_an_exception_is_no_part_of_what_others_let_in() -> None:
+def test_excepted_sources_do_not_count_with_others() -> None:
     plan = [a(INGRESS, name, cidrIpv4=cidr) for name, cidr in (("open", "0.0.0.0/0"), ("client", "9.0.0.0/8"))]
     plan.append(a(INGRESS, "other", cidrIpv4="11.0.0.0/8"))
     waived = tuple(
@@ -179,7 +179,7 @@ def test_what_has_an_exception_is_no_part_of_what_others_let_in() -> None:
         pytest.param("pl-1", "arn:aws:ec2:us-east-1:111122223333:prefix-list/pl-1", id="after it was made"),
     ],
 )
-def test_a_prefix_list_of_the_plan_may_be_named(value: Any, arn: Any) -> None:
+def test_a_prefix_list_of_the_plan_is_allowed(value: Any, arn: Any) -> None:
     made = a(LIST, "clients", entries=[{"cidr": "198.51.100.0/24"}], arn=arn)
     rule = a(INGRESS, "rule", {"prefixListId": ("urn:clients",)}, prefixListId=value)
     assert found(made, rule) == []
@@ -187,7 +187,7 @@ def test_a_prefix_list_of_the_plan_may_be_named(value: Any, arn: Any) -> None:
     assert found(made, other) != []
 
 
-def test_what_a_provider_leaves_unknown_was_not_said() -> None:
+def test_values_that_a_provider_leaves_unknown_count_as_unset() -> None:
     """In a plan from the engine, every unset property is unknown."""
     unsaid = dict.fromkeys(("cidrIpv4", "cidrIpv6", "prefixListId", "ingress", "sourceRanges", "sourceTags"), UNKNOWN)
     plan = [

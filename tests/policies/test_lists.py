@@ -23,14 +23,14 @@ def test_a_list_is_what_the_program_makes(name: str) -> None:
     assert written == lists.texts()[name], "run `python -m scripts.policy_lists`"
 
 
-def test_code_that_no_settings_reach_is_named() -> None:
+def test_code_that_no_settings_reach_is_reported() -> None:
     program = run()
     groups = frozenset(line for line in program.lines if line[0] != "components/aws/gpu_pool.py")
     with pytest.raises(resource_types.IncompleteError, match=r"components/aws/gpu_pool.py:\d+: CapacityReservation"):
         resource_types.of(Program(plans=program.plans, lines=groups))
 
 
-def test_a_type_that_no_settings_make_is_named() -> None:
+def test_a_type_that_no_settings_create_is_reported() -> None:
     program = run()
     without = [
         (config, tuple(r for r in made if r.type != "gcp:compute/reservation:Reservation"))
@@ -50,7 +50,7 @@ def test_the_shipped_settings_pass_without_exceptions() -> None:
         assert messages(made, context_of(config)) == []
 
 
-def test_whatever_the_program_can_make_passes_but_for_limits_of_one_environment() -> None:
+def test_every_plan_of_the_program_passes_except_for_environment_limits() -> None:
     for config, made in run().plans[len(SHIPPED) :]:
         unlimited = replace(
             context_of(config),
@@ -62,7 +62,7 @@ def test_whatever_the_program_can_make_passes_but_for_limits_of_one_environment(
         assert messages(made, unlimited) == []
 
 
-def test_what_a_preview_does_not_know_of_the_program_passes() -> None:
+def test_unknown_values_of_the_program_pass() -> None:
     """A preview knows no value that depends on another resource."""
     (rule,) = (rule for rule in RULES if rule.id == "iam-in-list")
     for config, made in run().plans:

@@ -153,7 +153,7 @@ def found(kind: str, props: Mapping[str, Any]) -> set[tuple[str, str]]:
                      id="encryption by default"),
     ],
 )  # fmt: skip
-def test_what_is_unsafe_unknown_or_missing_is_refused_with_its_property(
+def test_unsafe_unknown_or_missing_values_are_refused_with_their_property(
     resource: tuple[str, Mapping[str, Any]], rule: str, path: str
 ) -> None:
     assert found(*resource) == {(rule, path)}
@@ -183,7 +183,7 @@ EFA = [{**PRIVATE, "interfaceType": "efa", "networkCardIndex": n, "deviceIndex":
         pytest.param(("aws:ebs/encryptionByDefault:EncryptionByDefault", {}), id="encryption by default"),
     ],
 )
-def test_what_is_safe_passes(resource: tuple[str, Mapping[str, Any]]) -> None:
+def test_safe_configurations_pass(resource: tuple[str, Mapping[str, Any]]) -> None:
     assert found(*resource) == set()
 
 
@@ -212,7 +212,7 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
         pytest.param(INSTANCE, UNKNOWN, "", {}, True, id="what a provider leaves unknown"),
     ],
 )  # fmt: skip
-def test_instances_act_as_what_the_plan_makes(
+def test_instances_use_identities_of_the_plan(
     kind: str, said: Any, source: str, made: dict[str, Any], passes: bool
 ) -> None:
     key = "serviceAccount" if kind == GCP_TEMPLATE else "iamInstanceProfile"
@@ -225,7 +225,7 @@ def test_instances_act_as_what_the_plan_makes(
     assert (found == []) == passes
 
 
-def test_who_lets_an_instance_pass_by_name_answers_for_its_profile() -> None:
+def test_an_exception_for_an_instance_covers_its_profile() -> None:
     props = {**SAFE_INSTANCE, "iamInstanceProfile": "ssm"}
     bastion = Resource(type=INSTANCE, name="bastion", urn="urn:b", props=props)
     waived = PolicyException(

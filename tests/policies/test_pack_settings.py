@@ -10,7 +10,7 @@ from policies.settings import config_of
 SETTINGS = "config:\n  aws:region: us-east-1\n  gpu-fleet:fleet:\n    cloud: aws\n    budget: {usd_per_month: '10'}\n"
 
 
-def test_the_engines_word_goes_before_a_file(tmp_path: Path) -> None:
+def test_settings_of_the_engine_take_precedence_over_a_file(tmp_path: Path) -> None:
     assert config_of({"PULUMI_CONFIG": '{"a": "b"}', "GPUFLEET_SETTINGS": str(tmp_path)}) == {"a": "b"}
 
 
@@ -33,7 +33,7 @@ def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> Non
         pytest.param("config: {aws:region: us-east-1}", "gpu-fleet:fleet", id="another project's"),
     ],
 )
-def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "x.yaml"
     if text is not None:
         path.write_text(text)
@@ -41,6 +41,6 @@ def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, text: str | None,
         config_of({"GPUFLEET_SETTINGS": str(path)})
 
 
-def test_nothing_said_is_refused() -> None:
+def test_missing_settings_are_refused() -> None:
     with pytest.raises(ContextError, match="set GPUFLEET_SETTINGS"):
         config_of({})

@@ -129,7 +129,7 @@ def test_an_exception_lets_pass_and_is_listed(run: Run, settings: Path, plan: Ca
         pytest.param([step(INGRESS, cidrIpv4="[secret]")], 1, id="hidden"),
     ],
 )
-def test_what_will_be_there_is_judged(
+def test_resources_after_the_plan_are_checked(
     run: Run, settings: Path, plan: Callable[..., str], steps: list[dict[str, Any]], code: int
 ) -> None:
     assert run("check", plan(*steps), "--settings", str(settings))[0] == code
@@ -158,7 +158,7 @@ def test_a_secret_in_a_value_is_not_shown(run: Run, settings: Path, plan: Callab
         pytest.param('{"steps": [], "changeSummary": {"same": 2}}', "--show-sames", id="without what stays"),
     ],
 )
-def test_a_file_that_is_no_whole_preview_cannot_be_judged(
+def test_an_incomplete_preview_is_an_error(
     run: Run, settings: Path, tmp_path: Path, text: str | None, said: str
 ) -> None:
     path = tmp_path / "preview.json"
@@ -182,7 +182,7 @@ def test_a_file_that_is_no_whole_preview_cannot_be_judged(
         ),
     ],
 )
-def test_settings_with_errors_cannot_be_judged_by(
+def test_settings_with_errors_are_refused(
     run: Run, plan: Callable[..., str], tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     path = tmp_path / "Pulumi.aws-prod.yaml"
@@ -192,7 +192,7 @@ def test_settings_with_errors_cannot_be_judged_by(
 
 
 @pytest.mark.parametrize(("environment", "code"), [("dev", 0), ("prod", 2)])
-def test_a_plan_of_another_environment_cannot_be_judged(
+def test_a_plan_of_another_environment_is_an_error(
     run: Run, settings: Path, plan: Callable[..., str], environment: str, code: int
 ) -> None:
     path = Path(plan(step(INGRESS, cidrIpv4="10.0.0.0/8")))
@@ -202,13 +202,13 @@ def test_a_plan_of_another_environment_cannot_be_judged(
     assert (found, "is a plan of aws prod, and" in err) == (code, code == 2)
 
 
-def test_no_settings_cannot_be_judged_by(run: Run, plan: Callable[..., str], tmp_path: Path) -> None:
+def test_missing_settings_are_an_error(run: Run, plan: Callable[..., str], tmp_path: Path) -> None:
     code, _, err = run("check", plan(step(INGRESS)), "--settings", str(tmp_path / "absent.yaml"))
     assert (code, "No such file" in err) == (2, True)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_every_rule_is_explained_with_an_exception_that_is_read(run: Run, rule: Any) -> None:
+def test_every_rule_is_explained_with_a_valid_exception(run: Run, rule: Any) -> None:
     code, out, _ = run("explain", rule.id)
     assert (code, out.splitlines()[0]) == (0, rule.id)
     assert {rule.reason, f"Remedy: {rule.remedy}"} <= set(out.splitlines())
@@ -218,7 +218,7 @@ def test_every_rule_is_explained_with_an_exception_that_is_read(run: Run, rule: 
     assert (exception.rule, exception.type, exception.resource) == (rule.id, "aws:ec2/instance:Instance", "NAME")
 
 
-def test_a_rule_that_there_is_not_is_an_error_with_close_names(run: Run) -> None:
+def test_an_unknown_rule_is_an_error_with_similar_names(run: Run) -> None:
     code, _, err = run("explain", "open-ingres")
     assert code == 2
     assert "'open-ingres' is no rule of the policy pack; name one as no-open-ingress" in err

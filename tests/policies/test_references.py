@@ -239,7 +239,7 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(GCP_ZONE, {"visibility": "public"}, {}, ["privateVisibilityConfig"], id="public Google zone"),
     ],
 )  # fmt: skip
-def test_resources_name_what_the_plan_makes(
+def test_resources_refer_to_resources_of_the_plan(
     kind: str, props: dict[str, Any], depends: dict[str, tuple[str, ...]], paths: list[str]
 ) -> None:
     assert refused(kind, props, depends) == paths
@@ -269,7 +269,7 @@ def test_settings_may_name_network_subnets_and_bucket(kind: str, props: dict[str
     assert (refused(kind, props, context=with_network(id="vpc-7", subnets={"a": "subnet-7"})) == []) is passes
 
 
-def test_what_an_exception_names_may_name_anything() -> None:
+def test_an_excepted_resource_may_refer_to_anything() -> None:
     waiver = PolicyException(
         rule="resource-type-listed",
         type=INSTANCE,
@@ -283,7 +283,7 @@ def test_what_an_exception_names_may_name_anything() -> None:
 
 
 @pytest.mark.parametrize("name", ["999999999999/sg-1", "sg-0123456789abcdef0"])
-def test_a_group_of_the_plan_that_is_called_as_another_is_not_the_other(name: str) -> None:
+def test_a_planned_group_named_like_another_id_does_not_match_it(name: str) -> None:
     twin = Resource(type=SG, name="twin", urn="urn:twin", props={"name": name, "arn": arn("security-group", "sg-3")})
     it = Resource(type=INGRESS, name="it", urn="urn:it", props={"referencedSecurityGroupId": name})
     assert [violation.path for violation in RULE.check([twin, it], DEV)] == ["referencedSecurityGroupId"]
@@ -301,12 +301,14 @@ def test_a_group_of_the_plan_that_is_called_as_another_is_not_the_other(name: st
         ),
     ],
 )
-def test_resources_are_made_where_the_settings_say(kind: str, props: dict[str, Any], paths: list[str]) -> None:
+def test_resources_are_created_in_the_region_of_the_settings(
+    kind: str, props: dict[str, Any], paths: list[str]
+) -> None:
     config = {"gpu-fleet:fleet": json.dumps({"account": "p"}), "gcp:project": "p"}
     assert refused(kind, props, context=replace(DEV, config=config)) == paths
 
 
-def test_a_message_names_property_value_and_what_may_stand_there() -> None:
+def test_a_message_names_property_value_and_allowed_values() -> None:
     it = Resource(type=INSTANCE, name="it", urn="urn:it", props={"vpcSecurityGroupIds": ["sg-0123"]})
     (violation,) = RULE.check([*PLAN, it], DEV)
     assert violation.sentence == (
@@ -321,7 +323,7 @@ def step(kind: str, name: str, inputs: dict[str, Any], **more: Any) -> dict[str,
 
 
 @pytest.mark.parametrize(("group", "paths"), [("sg-1", []), ("sg-9", ["vpcSecurityGroupIds[0]"])])
-def test_a_preview_without_the_engine_knows_groups_by_what_was_made(group: str, paths: list[str]) -> None:
+def test_a_preview_without_the_engine_matches_existing_groups(group: str, paths: list[str]) -> None:
     made = step(SG, "one", {"description": "x"}, id="sg-1", outputs={"arn": arn("security-group", "sg-1")})
     sources = {"vpcSecurityGroupIds": [made["urn"]]}
     it = step(INSTANCE, "it", {"vpcSecurityGroupIds": [group]}, propertyDependencies=sources)
@@ -329,7 +331,7 @@ def test_a_preview_without_the_engine_knows_groups_by_what_was_made(group: str, 
     assert [violation.path for violation in RULE.check(found, DEV)] == paths
 
 
-def test_every_type_that_is_judged_or_named_is_known() -> None:
+def test_every_checked_or_named_type_is_known() -> None:
     known = {*MADE, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", PEERING}
     assert set(REFERENCES) - known == {"aws:ec2/securityGroupRule:SecurityGroupRule"}
     named = {kind for found in REFERENCES.values() for one in found for kind in one.of if one.of != NOTHING}
@@ -375,7 +377,7 @@ OTHER = {"region": "us-east-1", "version": "9.9.9"}
         pytest.param({**OTHER, "defaultTags": '{"tags": {"a": "b"}}'}, [], id="JSON of the configuration"),
     ],
 )
-def test_a_provider_named_as_the_stacks_is_configured_as_the_stacks(props: dict[str, Any], paths: list[str]) -> None:
+def test_a_default_provider_must_match_the_stack_configuration(props: dict[str, Any], paths: list[str]) -> None:
     config = {"aws:region": "us-east-1", "aws:defaultTags": '{"tags":{"a":"b"}}'}
     it = Resource(type="pulumi:providers:aws", name="default_9_9_9", urn="urn:it", props=props)
     found = check([it], replace(DEV, config=config))

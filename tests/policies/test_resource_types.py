@@ -57,7 +57,7 @@ def said(resource: Resource, *exceptions: PolicyException) -> list[str]:
         pytest.param(of("pulumi:providers:aws", "other"), "another account", id="a provider of its own"),
     ],
 )  # fmt: skip
-def test_what_the_program_does_not_make_is_refused(resource: Resource, wrong: str) -> None:
+def test_types_outside_the_program_are_refused(resource: Resource, wrong: str) -> None:
     (message,) = said(resource)
     assert wrong in message
     assert message.startswith(f"{resource.name} ({resource.type}): ")
@@ -76,7 +76,7 @@ def test_what_the_program_does_not_make_is_refused(resource: Resource, wrong: st
         pytest.param(of(HOST), id="component"),
     ],
 )
-def test_what_the_program_makes_passes(resource: Resource) -> None:
+def test_types_of_the_program_pass(resource: Resource) -> None:
     assert said(resource) == []
 
 
@@ -109,12 +109,12 @@ def test_a_type_in_an_exception_of_another_rule_must_match(kind: str | None, pas
     assert (rule not in found) is passes
 
 
-def test_a_type_is_judged_without_settings() -> None:
+def test_a_type_is_checked_without_settings() -> None:
     assert [rule.id for rule, _ in check([of(ALARM)], Context(today=TODAY))] == [RULE]
 
 
 @pytest.mark.parametrize("cloud", list(Cloud))
-def test_the_list_holds_what_each_cloud_needs(cloud: Cloud) -> None:
+def test_the_list_contains_what_each_cloud_needs(cloud: Cloud) -> None:
     assert {kind for kind in MADE if kind.startswith(f"{cloud}:")}
 
 
@@ -180,7 +180,7 @@ def in_file(config: dict[str, Any]) -> Context:
     return from_config(texts, TODAY)
 
 
-def test_what_an_exception_lets_pass_counts_for_the_budget_where_it_has_a_price() -> None:
+def test_an_excepted_resource_with_a_price_counts_towards_the_budget() -> None:
     addition = replace(of(INSTANCE), props={**BASTION, "instanceType": "m6i.large"})
     small = replace(in_file(AWS), environment="dev", usd_per_hour_at_max=Decimal("0.05"))
     found = check([addition], replace(small, exceptions=(excepted(INSTANCE),)))

@@ -216,7 +216,7 @@ def test_machine_types_outside_the_allow_list_are_refused() -> None:
     assert broken_rules(small, context=context) == []
 
 
-def test_a_model_needs_room_for_two_revisions() -> None:
+def test_a_model_needs_space_for_two_revisions() -> None:
     # g6.xlarge has one disk of 250 GB, 232.8 GiB
     for gib, fits in ((116, True), (117, False)):
         context = Context(environment="dev", today=TODAY, model_gib={"chat": Decimal(gib)})
@@ -242,7 +242,7 @@ def test_only_safetensors_are_served(source: str, refused: bool) -> None:
         pytest.param("*", date(2027, 1, 1), False, id="all resources"),
     ],
 )
-def test_exceptions_name_a_resource_and_end(resource: str, until: date, refused: bool) -> None:
+def test_exceptions_name_a_resource_and_expire(resource: str, until: date, refused: bool) -> None:
     waiver = PolicyException(rule="no-open-ingress", resource=resource, owner="ann", reason="demo day", until=until)
     context = Context(environment="dev", today=TODAY, exceptions=(waiver,))
     rule = Resource(type=INGRESS, name="web", props={"cidrIpv4": "0.0.0.0/0"})
@@ -257,12 +257,12 @@ def test_an_exception_without_an_owner_is_refused() -> None:
     )
 
 
-def test_every_rule_says_why_and_what_to_do() -> None:
+def test_every_rule_states_reason_and_remedy() -> None:
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.reason.endswith(".") and rule.remedy.endswith(".") and rule.judges for rule in RULES)
 
 
-def test_unknown_values_of_a_preview_are_marked_and_not_guessed() -> None:
+def test_unknown_values_of_a_preview_are_not_guessed() -> None:
     proxy = unknown_checking_proxy({"a": [UNKNOWN_STRING_VALUE, {"b": 1.0}], "c": UNKNOWN_STRING_VALUE})
     assert plain(proxy) == {"a": [UNKNOWN, {"b": 1.0}], "c": UNKNOWN}
     asked = Properties(proxy)

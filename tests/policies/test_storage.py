@@ -63,7 +63,9 @@ def paths(kind: str, props: dict[str, Any]) -> list[str]:
                      id="public bucket, Google"),
     ],
 )  # fmt: skip
-def test_what_is_open_or_in_clear_is_refused_with_its_property(kind: str, props: dict[str, Any], path: str) -> None:
+def test_public_or_unencrypted_storage_is_refused_with_its_property(
+    kind: str, props: dict[str, Any], path: str
+) -> None:
     assert path in paths(kind, props)
 
 
@@ -79,7 +81,7 @@ def test_what_is_open_or_in_clear_is_refused_with_its_property(kind: str, props:
         pytest.param(GCP_OBJECT, {}, id="Google object"),
     ],
 )
-def test_what_is_closed_and_encrypted_passes(kind: str, props: dict[str, Any]) -> None:
+def test_private_and_encrypted_storage_passes(kind: str, props: dict[str, Any]) -> None:
     assert paths(kind, props) == []
 
 
@@ -102,7 +104,7 @@ def test_each_bucket_of_a_plan_has_its_block(block: dict[str, Any] | None, refus
     assert bool(RULE.check(plan, DEV)) == refused
 
 
-def test_a_bucket_that_somebody_answers_for_needs_no_block_of_the_plan() -> None:
+def test_an_excepted_bucket_needs_no_public_access_block() -> None:
     plan = [Resource(type=BUCKET, name="reports", urn="urn:reports")]
     waived = PolicyException(
         rule="resource-type-listed",

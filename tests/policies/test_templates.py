@@ -102,7 +102,7 @@ def test_after_up_a_known_id_must_be_the_templates(identity: str, passes: bool) 
     assert refused(GROUP, props, OF_PLAN, arn=ARN, latestVersion=1.0) == ([] if passes else [MAIN])
 
 
-def test_a_plan_of_inputs_alone_tells_where_an_id_comes_from() -> None:
+def test_a_plan_with_inputs_alone_shows_the_source_of_an_id() -> None:
     props = mixed({"launchTemplateId": "lt-1", "version": "1"}, {"instanceType": "g6.xlarge"})
     assert refused(GROUP, props, OF_PLAN, arn=None, selfLink=None) == []
     assert refused(GROUP, props, OF_OTHER, arn=None, selfLink=None) == [MAIN]
@@ -135,7 +135,7 @@ def test_after_up_a_known_link_must_be_the_templates(link: str, passes: bool) ->
         pytest.param(UNKNOWN, {"latestVersion": UNKNOWN}, True, id="unknown"),
     ],
 )
-def test_the_version_is_the_one_that_is_judged(version: Any, template: dict[str, Any], passes: bool) -> None:
+def test_the_template_version_is_the_checked_one(version: Any, template: dict[str, Any], passes: bool) -> None:
     props = {"launchTemplate": {"name": "chat", "version": version}}
     assert refused(GROUP, props, {}, **template) == ([] if passes else ["launchTemplate"])
 
@@ -149,7 +149,7 @@ def step(kind: str, name: str, inputs: dict[str, Any], outputs: dict[str, Any], 
 @pytest.mark.parametrize(
     ("identity", "paths"), [pytest.param("lt-1", [], id="its id"), pytest.param("lt-9", [MAIN], id="another id")]
 )
-def test_a_preview_without_the_engine_knows_templates_by_what_was_made(identity: str, paths: list[str]) -> None:
+def test_a_preview_without_the_engine_matches_existing_templates(identity: str, paths: list[str]) -> None:
     template = step(TEMPLATE, "chat", {"name": "chat"}, {"name": "chat", "arn": ARN, "latestVersion": 2})
     sources = {"mixedInstancesPolicy": [template["urn"]]}
     given = mixed({"launchTemplateId": identity, "version": "2"})

@@ -59,7 +59,7 @@ def asked(tmp_path: Path, command: str, text: str, *more: str) -> Said:
         pytest.param("spot", MARKET, {"spot": {"hold": "1m"}}, id="spot's by name"),
     ],
 )
-def test_a_policy_is_of_one_watchdog_or_says_whose_it_is(
+def test_a_policy_belongs_to_one_watchdog_or_names_it(
     tmp_path: Path, command: str, text: str, policy: object
 ) -> None:
     file = tmp_path / "policy.json"
@@ -68,7 +68,7 @@ def test_a_policy_is_of_one_watchdog_or_says_whose_it_is(
     assert done.code == Exit.DONE, done.wrong
 
 
-def test_a_policy_of_scale_alone_is_heeded_in_a_pool(tmp_path: Path) -> None:
+def test_a_scale_policy_alone_applies_to_a_pool(tmp_path: Path) -> None:
     always = {"days": ["sat", "sun"], "start": "00:00", "end": "00:00", "target": 3}
     flat, named = tmp_path / "flat.json", tmp_path / "named.json"
     flat.write_text(json.dumps({"schedule": [always]}))
@@ -92,7 +92,7 @@ def test_a_policy_of_scale_alone_is_heeded_in_a_pool(tmp_path: Path) -> None:
         pytest.param("idle", ALONE, [], ["JSON object"], id="no object"),
     ],
 )
-def test_a_policy_that_is_nobodys_is_named(
+def test_a_policy_of_no_watchdog_is_reported(
     tmp_path: Path, command: str, text: str, policy: object, words: list[str]
 ) -> None:
     file = tmp_path / "policy.json"
@@ -114,7 +114,7 @@ def test_a_policy_that_is_nobodys_is_named(
     ],
     ids=["nothing", "half of one", "as deep as the sea", "a key twice", "a key of a key twice"],
 )
-def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path, written: str, words: str) -> None:
+def test_an_unreadable_policy_is_reported(tmp_path: Path, written: str, words: str) -> None:
     file = tmp_path / "policy.json"
     file.write_text(written)
     done = asked(tmp_path, "idle", ALONE, "--policy", str(file))
@@ -135,7 +135,7 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path, written: str, wor
     ],
 )
 @pytest.mark.parametrize("value", ["inf", "1e+300"])
-def test_a_number_beyond_all_reason_is_refused_by_its_name(
+def test_an_excessive_number_is_refused_with_its_name(
     tmp_path: Path, command: str, text: str, option: str, value: str
 ) -> None:
     said = asked(tmp_path, command, text, option, value)
@@ -145,7 +145,7 @@ def test_a_number_beyond_all_reason_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("rule", ["own", "timer-15m", "queue-threshold"])
-def test_the_most_that_is_taken_is_played(tmp_path: Path, rule: str) -> None:
+def test_the_largest_accepted_values_are_replayed(tmp_path: Path, rule: str) -> None:
     text = "time_s,rate_rps\n" + "".join(f"{60 * t},{1e9 * (t > 2):g}\n" for t in range(5))
     options = ["--tokens-per-request", "1e12", "--max-wait", "1e6", "--cold-start", "1e6", "--rule", rule]
     answer = json.loads(asked(tmp_path, "scale", text, *options).out, parse_constant=pytest.fail)
@@ -165,7 +165,7 @@ MONDAY = {"days": ["mon"], "start": "08:00", "end": "09:00", "target": 7, "timez
         pytest.param(1_720_418_400.0 - 946_684_800, True, id="the same moment since 2000"),
     ],
 )
-def test_schedules_hold_by_the_history_s_own_clock(tmp_path: Path, first: float, holds: bool) -> None:
+def test_schedules_use_the_time_of_the_history(tmp_path: Path, first: float, holds: bool) -> None:
     policy = tmp_path / "policy.json"
     policy.write_text(json.dumps({"schedule": [MONDAY]}))
     moments = [first + 60 * tick for tick in range(60)]
@@ -181,7 +181,7 @@ def test_schedules_hold_by_the_history_s_own_clock(tmp_path: Path, first: float,
 
 
 @pytest.mark.parametrize("option", ["--target", "--spare"])
-def test_more_instances_than_can_be_played_are_refused(tmp_path: Path, option: str) -> None:
+def test_too_many_instances_are_refused(tmp_path: Path, option: str) -> None:
     said = asked(tmp_path, "spot", MARKET, option, "1000001")
     assert said.code == Exit.WRONG_USE
     words = " ".join(said.wrong.replace("│", " ").split())
@@ -206,7 +206,7 @@ def test_more_instances_than_can_be_played_are_refused(tmp_path: Path, option: s
         pytest.param("scale", RATES, {"kv_cache_above": 0.8}, (), "", id="the default, said once more"),
     ],
 )
-def test_what_a_policy_sets_to_no_avail_is_named(
+def test_policy_fields_without_effect_are_reported(
     tmp_path: Path, command: str, text: str, policy: object, more: tuple[str, ...], named: str
 ) -> None:
     file = tmp_path / "policy.json"
@@ -226,7 +226,7 @@ def test_what_a_policy_sets_to_no_avail_is_named(
         pytest.param("idle", ALONE, '{"coverage": 90}', "idle.coverage: .* (is 90)", id="percent"),
     ],
 )
-def test_a_value_that_cannot_be_played_is_named(
+def test_a_value_that_cannot_be_replayed_is_reported(
     tmp_path: Path, command: str, text: str, policy: str, words: str
 ) -> None:
     file = tmp_path / "policy.json"

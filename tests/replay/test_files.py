@@ -41,7 +41,7 @@ def test_a_file_that_is_only_odd_reads_the_same(tmp_path: Path, odd: Callable[[s
     assert loaded(other) == loaded(plain)
 
 
-def test_a_plain_file_may_be_called_compressed(tmp_path: Path) -> None:
+def test_a_plain_file_may_have_a_compressed_suffix(tmp_path: Path) -> None:
     path = tmp_path / "market.csv.gz"
     path.write_text(MARKET)
     assert loaded(path)[0] == ("a", "b")
@@ -66,21 +66,21 @@ def test_a_plain_file_may_be_called_compressed(tmp_path: Path) -> None:
          "another encoding and a field too many", "no time", "an empty time", "an empty name",
          "a field of a million"],
 )  # fmt: skip
-def test_a_broken_file_says_where(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
+def test_an_error_in_a_file_is_located(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
     path = tmp_path / "market.csv"
     path.write_bytes(broken(MARKET.encode()))
     with pytest.raises(TraceError, match=words):
         histories.load_market(path)
 
 
-def test_a_pipe_is_refused_before_anybody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_blocking(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     os.mkfifo(path)
     with pytest.raises(TraceError, match=r"market\.csv is a pipe, .* write it to a file first"):
         histories.load_market(path)
 
 
-def test_rates_of_one_moment_are_refused_by_name(tmp_path: Path) -> None:
+def test_rates_of_one_time_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n60,1\n60,2\n")
     with pytest.raises(TraceError, match=r"rates\.csv: one moment only"):
@@ -94,7 +94,7 @@ def with_empty_lines(chance: random.Random) -> list[str]:
 @pytest.mark.parametrize(
     "bad", ["x,a,3", "5,a", "0,a,3", "99999,a,", "99999,a,nan"], ids=["no number", "short", "back", "empty", "NaN"]
 )
-def test_the_line_of_a_bad_row_counts_empty_lines(tmp_path: Path, bad: str) -> None:
+def test_the_line_of_an_invalid_row_counts_empty_lines(tmp_path: Path, bad: str) -> None:
     chance = random.Random(bad)
     lines = with_empty_lines(chance)
     place = chance.randrange(100, len(lines))
@@ -104,7 +104,7 @@ def test_the_line_of_a_bad_row_counts_empty_lines(tmp_path: Path, bad: str) -> N
         histories.load_market(path)
 
 
-def test_lines_are_counted_through_blocks_cut_anywhere() -> None:
+def test_lines_are_counted_across_any_block_boundary() -> None:
     chance = random.Random(1)
     written, lines = with_empty_lines(chance), rows.Lines()
     left = written
@@ -116,14 +116,14 @@ def test_lines_are_counted_through_blocks_cut_anywhere() -> None:
     assert [lines.of(row) for row in range(len(full))] == full
 
 
-def test_a_zone_may_give_more_than_anybody_can_count(tmp_path: Path) -> None:
+def test_a_zone_may_have_unlimited_capacity(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     path.write_text(MARKET.replace(",5", ",1e30", 1).replace(",5", ",2.9", 1))
     found = histories.load_market(path).available
     assert found[0].tolist() == [histories.MOST_AVAILABLE, 2.9]
 
 
-def test_a_row_may_leave_its_pool_out_and_a_replica_without_one_is_its_own(tmp_path: Path) -> None:
+def test_a_row_may_omit_its_pool_and_a_replica_without_one_is_a_separate_pool(tmp_path: Path) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n0,b,0,0,0,1,\n60,a,0,0,0,1,\n60,b,0,0,0,1,\n60,c,0,0,0,1,p\n")
     found = histories.load_activity(path, 0.01)
@@ -133,7 +133,7 @@ def test_a_row_may_leave_its_pool_out_and_a_replica_without_one_is_its_own(tmp_p
     assert histories.load_activity(path, 0.01).pools is None
 
 
-def test_what_appears_late_was_there_before_and_not_reported(tmp_path: Path) -> None:
+def test_a_replica_that_appears_late_existed_without_reports(tmp_path: Path) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{ACTIVITY}0,a,0,0,0,1,p\n60,a,0,0,0,1,p\n60,b,0.5,1,0,7,p\n120,a,0,0,0,1,p\n120,b,0,0,0,7,p\n")
     found = histories.load_activity(path, 0.01)
@@ -163,7 +163,7 @@ def test_requests_count_from_their_first_one(tmp_path: Path, first: float) -> No
         pytest.param(-1e300, 1.0, id="before every date"),
     ],
 )
-def test_a_history_that_is_not_in_seconds_says_so(
+def test_a_history_that_is_not_in_seconds_is_reported(
     tmp_path: Path, load: Callable[[Path], object], first: float, step: float
 ) -> None:
     path = tmp_path / "history.csv"
@@ -185,7 +185,7 @@ def test_a_history_that_is_not_in_seconds_says_so(
         ),
     ],
 )
-def test_requests_beyond_all_reason_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+def test_excessive_requests_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "requests.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=words):

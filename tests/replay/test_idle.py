@@ -56,19 +56,19 @@ def test_an_idle_replica_is_marked_after_its_window_and_ended_after_its_grace(tm
     assert answer["gpu_hours_idle"] == pytest.approx(40 / 60)
 
 
-def test_work_that_comes_back_takes_the_mark_away(tmp_path: Path) -> None:
+def test_new_work_removes_the_mark(tmp_path: Path) -> None:
     answer = alone(history(tmp_path, {"a": "#" * 10 + "." * 12 + "#" + "." * 12 + "#" * 5}))
     assert answer["stops"] == 0
 
 
-def test_work_on_a_stopped_replica_wakes_it_and_goes_unserved_until_it_is_up(tmp_path: Path) -> None:
+def test_work_starts_a_stopped_replica_and_is_unserved_until_it_is_ready(tmp_path: Path) -> None:
     answer = alone(history(tmp_path, {"a": "#" * 5 + "." * 40 + "#" * 15}))
     assert (answer["stops"], answer["wakes"]) == (1, 1)
     assert answer["unserved_percent"] == pytest.approx(100 * 3 / 20)  # three minutes of twenty
 
 
 @pytest.mark.parametrize("hole", ["." * 25 + "  " + "." * 8, "".join(". "[n % 2] for n in range(40))])
-def test_a_thin_or_late_history_keeps_the_replica(tmp_path: Path, hole: str) -> None:
+def test_a_sparse_or_old_history_keeps_the_replica(tmp_path: Path, hole: str) -> None:
     """With half of the rows, or rows that stop, idleness cannot be confirmed."""
     works = {"a": "#" * 10 + hole, "b": "#" * (10 + len(hole))}
     path = history(tmp_path, works)
@@ -98,14 +98,14 @@ def test_more_requests_than_single_precision_holds_are_work(tmp_path: Path) -> N
         pytest.param("#####" + "." * 20, 0, id="no row missing"),
     ],
 )
-def test_a_stop_is_judged_by_rows_and_not_by_moments_without_one(tmp_path: Path, rows: str, wrong: int) -> None:
+def test_a_stop_is_evaluated_by_rows_and_not_by_times_without_one(tmp_path: Path, rows: str, wrong: int) -> None:
     """A timer ignores coverage, so it also stops a replica without reports."""
     answer = alone(history(tmp_path, {"a": rows, "b": "#" * len(rows)}), "timer-15m")
     assert (answer["stops"], answer["wrong_stops"]) == (1, wrong)
 
 
 @pytest.mark.parametrize("gap", [3 * MINUTE, HOUR], ids=["shorter than the window", "an hour"])
-def test_what_nobody_recorded_is_no_evidence(tmp_path: Path, gap: int) -> None:
+def test_a_gap_in_the_recording_is_not_evidence(tmp_path: Path, gap: int) -> None:
     """The last ten minutes have nine rows. Rows before the gap do not count."""
     path = history(tmp_path, {"a": "#" * 10 + "." * 50})
     lines = path.read_text().splitlines()
@@ -118,7 +118,7 @@ def test_what_nobody_recorded_is_no_evidence(tmp_path: Path, gap: int) -> None:
     assert answer["gpu_hours_saved"] == pytest.approx((60 - 18 - 9 - 5) / 60, abs=1e-6)
 
 
-def test_a_grace_is_over_by_the_clock_where_rows_come_further_apart(tmp_path: Path) -> None:
+def test_a_grace_period_ends_by_time_with_sparse_rows(tmp_path: Path) -> None:
     path = history(tmp_path, {"a": "#" * 10 + "." * 11 + "." * 9})
     lines = path.read_text().splitlines()
     apart = [f"{(20 + 2 * n) * MINUTE},{line.split(',', 1)[1]}" for n, line in enumerate(lines[21:])]
@@ -135,12 +135,12 @@ def test_a_grace_is_over_by_the_clock_where_rows_come_further_apart(tmp_path: Pa
         pytest.param("." * 8 + " .." * 160 + "." * 12, 1, id="too few of its rows, then all"),
     ],
 )
-def test_a_replica_of_which_too_little_is_heard_is_kept(tmp_path: Path, silent: str, stops: int) -> None:
+def test_a_replica_with_too_few_reports_is_kept(tmp_path: Path, silent: str, stops: int) -> None:
     path = history(tmp_path, {"a": "#" * 510, "b": "#" * 10 + silent})
     assert alone(path)["stops"] == stops
 
 
-def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:
+def test_unreported_time_is_not_idle(tmp_path: Path) -> None:
     path = history(tmp_path, {"a": "#" * 10 + "." * 20 + " " * 30, "b": "#" * 60})
     with path.open("a") as file:
         file.write("3600,a,0,,0,1000\n3600,b,0,0,0,6000\n")  # it is unknown whether replica a had a running request
@@ -149,7 +149,7 @@ def test_what_was_not_reported_is_not_idle(tmp_path: Path) -> None:
     assert answer["gpu_hours"] == pytest.approx(2 * 61 / 60)
 
 
-def test_timers_stop_at_their_time(tmp_path: Path) -> None:
+def test_timers_stop_a_replica_after_their_duration(tmp_path: Path) -> None:
     path = history(tmp_path, {"a": "#" * 10 + "." * 80})
     assert alone(path, "timer-15m")["gpu_hours_saved"] == pytest.approx(65 / 60)
     assert alone(path, "timer-60m")["gpu_hours_saved"] == pytest.approx(20 / 60)
@@ -162,7 +162,7 @@ def pooled(path: Path, rule: str, cold_start: float = 180) -> dict[str, str | in
 
 
 @pytest.mark.parametrize("rule", sizers.NAMES)
-def test_a_pool_gives_up_what_it_does_not_need_and_never_one_that_works(tmp_path: Path, rule: str) -> None:
+def test_a_pool_stops_surplus_replicas_and_never_a_working_one(tmp_path: Path, rule: str) -> None:
     works = dict.fromkeys("abcd", "#" * 10 + "." * 290) | {"e": "#" * 300}
     answer = pooled(history(tmp_path, works, pool="p"), rule)
     assert answer["stops"] >= 2  # type: ignore[operator]
@@ -191,7 +191,7 @@ def test_load_over_the_ready_capacity_is_unserved(tmp_path: Path) -> None:
     ("cold_start", "minutes"),
     [pytest.param(0, 0, id="none"), pytest.param(1, 1, id="a second"), pytest.param(60, 1, id="a row")],
 )
-def test_what_starts_without_a_cold_start_serves_at_once(tmp_path: Path, cold_start: float, minutes: int) -> None:
+def test_a_replica_without_cold_start_serves_immediately(tmp_path: Path, cold_start: float, minutes: int) -> None:
     path = history(tmp_path, dict.fromkeys("ab", "#" * 10 + "." * 100 + "#" * 10), pool="p")
     answer = pooled(path, "timer-15m", cold_start)
     assert (answer["stops"], answer["wakes"]) == (1, 1)
@@ -208,7 +208,7 @@ def test_what_starts_without_a_cold_start_serves_at_once(tmp_path: Path, cold_st
         ("-60,a,0.5,1,0,5", "line 3: time_s -60 comes after 0"),
     ],
 )
-def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: str, words: str) -> None:
+def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, row: str, words: str) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{HEADER}\n0,a,0.5,1,0,1\n{row}\n120,a,0.5,1,0,9\n")
     with pytest.raises(TraceError, match=words):

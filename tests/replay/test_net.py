@@ -33,7 +33,7 @@ def busy_and_idle(*idle_minutes: int) -> ActivityHistory:
 
 @pytest.mark.parametrize("cold_start", [0, 45, 180, 900])
 @pytest.mark.parametrize("kind", ["drift", "bursty", "cron"])
-def test_fixed_timers_are_what_their_replay_says(kind: str, cold_start: int) -> None:
+def test_fixed_timers_match_their_replay(kind: str, cold_start: int) -> None:
     found = history(kinds.KINDS[kind](6, 0.5, 3))
     saved, stops = net_savings.fixed_timers(found, cold_start)
     for minutes in (15, 47, 60, 90):
@@ -42,7 +42,7 @@ def test_fixed_timers_are_what_their_replay_says(kind: str, cold_start: int) -> 
         assert (saved[at], stops[at]) == (pytest.approx(score.saved_rows * score.step / 3600), score.stops)
 
 
-def test_nets_are_those_worked_out_by_hand() -> None:
+def test_net_savings_match_manual_calculations() -> None:
     """Idle periods of 20, 50, 100 and 400 minutes."""
     nets = net_savings.compared(busy_and_idle(20, 50, 100, 400), IdlePolicy(), 0)
     at_30, at_60 = nets["30m"], nets["1h"]
@@ -73,7 +73,7 @@ def test_a_rule_that_stops_what_worked_since_its_mark_is_counted_as_wrong() -> N
     assert idle.play(quiet, Careless(), 0).wrong_stops == 0
 
 
-def test_a_replica_alone_has_budgets_of_its_own() -> None:
+def test_a_single_replica_has_its_own_budgets() -> None:
     """One pass stops all of many replicas, and each replica has its own daily limit."""
     column = np.array(([1.0] + [0.0] * 100) * 5, dtype=np.float32)
     found = history(np.tile(column[:, None], (1, 40)))
@@ -123,7 +123,7 @@ def costs_more_than_its_bound(case: tuple[IdlePolicy, timedelta, list[int]]) -> 
 
 @settings(max_examples=150, deadline=None)
 @given(case=idle_times())
-def test_an_idle_time_costs_at_most_a_bounded_multiple_of_what_foresight_pays(
+def test_an_idle_period_costs_at_most_a_bounded_multiple_of_foresight(
     case: tuple[IdlePolicy, timedelta, list[int]],
 ) -> None:
     assert costs_more_than_its_bound(case) is None
@@ -153,7 +153,7 @@ def forgets_the_cold_start(self: timer.Timer) -> timedelta:
         pytest.param(forgets_the_cold_start, 19, id="half of the price"),
     ],
 )
-def test_the_bound_is_broken_by_a_rule_without_it(
+def test_a_rule_without_the_bound_exceeds_it(
     monkeypatch: pytest.MonkeyPatch, broken: Callable[[timer.Timer], timedelta], minutes: int
 ) -> None:
     case = (*LONG, [minutes])

@@ -21,7 +21,7 @@ from replay.histories import ActivityHistory
         pytest.param("..!..", "xx..x", id="a row that says no more than that it works"),
     ],
 )
-def test_not_reported_is_not_at_rest(rows: str, rest: str) -> None:
+def test_a_replica_without_a_report_is_not_idle(rows: str, rest: str) -> None:
     found = ActivityHistory(
         replicas=["a", "b"],
         times=np.arange(len(rows)) * 60.0,

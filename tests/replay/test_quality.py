@@ -17,7 +17,7 @@ COLD_START = 180.0
 
 
 @pytest.mark.parametrize(("kind", "saved"), [("visits", 82.0), ("dead", 82.0)])
-def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_margin(kind: str, saved: float) -> None:
+def test_a_randomly_varying_pool_saves_more_than_its_peak_with_a_margin(kind: str, saved: float) -> None:
     """The hour's peak x 1.25 + 1 saves 81.1 percent there in both cases."""
     alone = history(kinds.KINDS[kind](REPLICAS, 0.95, 1))
     found = replace(alone, pools=np.zeros(REPLICAS, dtype=np.int32), pool_names=("pool",))
@@ -32,7 +32,7 @@ def test_a_pool_that_varies_as_chance_has_it_saves_more_than_its_peak_with_a_mar
 
 
 @pytest.mark.parametrize("kind", ["drift", "dense", "dead"])
-def test_each_alone_our_rule_is_worth_nearly_what_the_best_fixed_timer_is(kind: str) -> None:
+def test_for_single_replicas_our_rule_is_close_to_the_best_fixed_timer(kind: str) -> None:
     """The result is at most 5 points of foresight's net behind the best timer in hindsight. docs/watchdogs.md has all
     kinds.
     """
@@ -43,7 +43,7 @@ def test_each_alone_our_rule_is_worth_nearly_what_the_best_fixed_timer_is(kind: 
 
 
 @pytest.mark.parametrize(("days", "seed"), [(4, 5), pytest.param(20, 4, marks=pytest.mark.slow)])
-def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardly_buys_on_demand(
+def test_spot_is_below_target_less_often_than_skyserve_at_lower_cost_and_rarely_uses_on_demand(
     days: int, seed: int
 ) -> None:
     """Twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
@@ -60,7 +60,7 @@ def test_spot_falls_below_its_target_less_than_skyserve_for_less_money_and_hardl
 
 
 @pytest.mark.parametrize("ticks", [1000, pytest.param(4000, marks=pytest.mark.slow)])
-def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> None:
+def test_a_market_that_preempts_booting_instances_is_replaced_by_on_demand(ticks: int) -> None:
     """Zones change every twenty minutes: 13 % of the time is below target. SkyServe has 31 %, and a rule that counts
     all booting instances 44 %.
     """
@@ -77,7 +77,7 @@ def test_a_market_that_takes_what_boots_is_left_for_on_demand(ticks: int) -> Non
     assert float(own["cost_ratio"]) <= 1
 
 
-def test_a_load_that_is_restless_about_its_level_costs_little_more_than_its_peak_for_good() -> None:
+def test_a_load_that_varies_around_a_level_costs_little_more_than_its_fixed_peak() -> None:
     """Spare for rises, each from a low moment, costs 1.25 times the fixed peak there, with 10,700 moves."""
     tokens = 40_000 * np.random.default_rng(1).uniform(size=2 * 8640)
     found = histories.Arrivals(tick=10.0, tokens=tokens, tokens_per_request=1000.0)

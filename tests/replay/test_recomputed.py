@@ -42,7 +42,7 @@ def worked(chance: random.Random, path: Path, pools: int) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_replicas_that_are_alone(tmp_path: Path, seed: int) -> None:
+def test_single_replicas_with_recorded_results(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = worked(chance, tmp_path / "activity.csv", 0)
     found = histories.load_activity(path, 0.01)
@@ -103,7 +103,7 @@ class Script:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tokens_that_wait_in_line(seed: int) -> None:
+def test_tokens_in_a_queue(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randrange(2, 60)
     tokens = [chance.choice([0, 3, 10, 40, 200]) for _ in range(count)]

@@ -54,7 +54,7 @@ def test_tokens_that_wait_longer_than_allowed_are_counted_once() -> None:
 @pytest.mark.parametrize(
     ("max_wait", "late"), [(1, 95), (5, 75), (10, 50), (15, 25), (19.9, 0.5), (20, 0)], ids=lambda number: f"{number}"
 )
-def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late: float) -> None:
+def test_a_wait_may_be_shorter_than_a_tick(tmp_path: Path, max_wait: float, late: float) -> None:
     path, sizer = tmp_path / "requests.csv", Fixed(1)
     path.write_text("time_s,input_tokens,output_tokens\n0,20,0\n600,0,0\n")
     terms = RequestTerms(tokens_per_second=1, max_wait=max_wait)
@@ -69,7 +69,7 @@ def test_a_wait_is_shorter_than_a_tick_too(tmp_path: Path, max_wait: float, late
         pytest.param("0,10,0\n600,10000,0\n", 0.0, id="served in time after the end"),
     ],
 )
-def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: float) -> None:
+def test_the_remaining_queue_is_served_after_the_end(tmp_path: Path, text: str, late: float) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n" + text)
     terms = RequestTerms(tokens_per_second=1000, max_wait=10)
@@ -83,7 +83,7 @@ def test_what_waits_at_the_end_is_served_on(tmp_path: Path, text: str, late: flo
     ("cold_start", "late"),
     [pytest.param(0, 0.0, id="none"), pytest.param(1, 100.0, id="a second"), pytest.param(10, 100.0, id="a tick")],
 )
-def test_what_starts_without_a_cold_start_serves_at_once(cold_start: float, late: float) -> None:
+def test_a_replica_without_cold_start_serves_immediately(cold_start: float, late: float) -> None:
     """No replica is ready for the work until the second tick."""
 
     class Late(Fixed):
@@ -95,7 +95,7 @@ def test_what_starts_without_a_cold_start_serves_at_once(cold_start: float, late
     assert requests.play(arrivals(0, 4000, 0, 0), terms, sizer, "late").answer()["slo_missed_percent"] == late
 
 
-def test_what_never_gets_served_is_late_too() -> None:
+def test_tokens_that_are_never_served_are_late() -> None:
     answer = played([1000, 0, 0, 0], 0)
     assert answer["slo_missed_percent"] == 100.0
 
@@ -126,7 +126,7 @@ def test_requests_and_rates_of_the_same_work_are_the_same_arrivals(tmp_path: Pat
     assert first.tokens.tolist() == pytest.approx(second.tokens.tolist())
 
 
-def test_a_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
+def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "requests.csv"
     path.write_text("time_s,input_tokens,output_tokens\n0,1,1\n1,-5,1\n")
     with pytest.raises(TraceError, match="line 3: input_tokens is -5"):
@@ -177,7 +177,7 @@ def test_the_commands_print_exactly_their_fields(
 @pytest.mark.parametrize(
     ("step", "rate", "size"), [(7, 0.1, 1000), (7, 1.1, 1000), (13.7, 1 / 3, 300)], ids=lambda number: f"{number:.3g}"
 )
-def test_load_that_fits_into_one_replica_exactly_asks_for_no_other(
+def test_load_that_exactly_fits_one_replica_requests_no_other(
     tmp_path: Path, name: str, step: float, rate: float, size: float
 ) -> None:
     """Sums of fractions differ in the last bit; this once caused up to twenty extra replicas."""
@@ -204,7 +204,7 @@ def test_rates_of_the_same_work_are_the_same_whenever_they_begin(tmp_path: Path,
     assert answers[0]["slo_missed_percent"] == 0.0
 
 
-def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
+def test_a_queue_is_served_without_excess_replicas() -> None:
     """Ten minutes at ten times the load: the rule requests more than the load needs only until the queue is empty."""
     day = [500.0] * 360 + [10_000.0] * 60 + [500.0] * 360
     sizer = sizers.sizer("own", ScalePolicy(), 180)
@@ -214,7 +214,7 @@ def test_a_queue_is_worked_off_without_a_storm_of_replicas() -> None:
     assert 10 < answer["peak_replicas"] <= 32  # type: ignore[operator]
 
 
-def test_what_comes_later_changes_nothing_before(tmp_path: Path) -> None:
+def test_later_requests_do_not_affect_earlier_decisions(tmp_path: Path) -> None:
     """Later requests once affected earlier decisions: the request size was the mean of the whole history, and the
     queue length depends on it.
     """

@@ -46,18 +46,18 @@ def test_runs_become_what_each_replica_did_at_each_tick(tmp_path: Path, below: s
         pytest.param(RUNS, DEMAND.replace("120,", "60,"), "time_s must rise", id="a time twice"),
     ],
 )
-def test_a_bad_run_is_named(tmp_path: Path, runs_text: str, demand: str, wrong: str) -> None:
+def test_an_invalid_run_is_reported(tmp_path: Path, runs_text: str, demand: str, wrong: str) -> None:
     written(tmp_path, runs_text, demand)
     with pytest.raises(TraceError, match=wrong):
         runs.load_runs(tmp_path)
 
 
-def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no runs\.csv\.gz"):
         runs.load_runs(tmp_path)
 
 
-def test_the_command_plays_the_folder_of_histories_that_is_at_hand(tmp_path: Path) -> None:
+def test_the_command_replays_the_available_folder_of_histories(tmp_path: Path) -> None:
     day = "replica,start_s,ticks,working\na,0,10,1\na,600,490,0\n"
     demand = "time_s,gpu_active_sum\n" + "".join(f"{60 * tick},{int(tick < 10)}\n" for tick in range(500))
     written(tmp_path / runs.AMONG_OTHERS, day, demand)

@@ -13,7 +13,7 @@ histories = st.lists(st.floats(min_value=0, max_value=40), min_size=1, max_size=
 
 
 @given(histories, st.integers(min_value=0, max_value=10))
-def test_a_peak_is_the_highest_of_its_span(demands: list[float], minutes: int) -> None:
+def test_a_peak_is_the_highest_demand_of_its_window(demands: list[float], minutes: int) -> None:
     peak = Peak(span=60.0 * minutes)
     for number, demand in enumerate(demands):
         assert peak.saw(60.0 * number, demand) == max(demands[max(0, number - minutes) : number + 1])

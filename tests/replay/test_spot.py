@@ -31,7 +31,7 @@ def play(path: Path, name: str = "own", **terms: float) -> dict[str, str | int |
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_calm_market_costs_spot_alone_once_it_is_ready(tmp_path: Path, name: str) -> None:
+def test_a_stable_market_costs_only_spot_once_it_is_ready(tmp_path: Path, name: str) -> None:
     answer = play(trace(tmp_path, *calm(101)), name)
     assert (answer["ticks"], answer["preemptions"], answer["spot_launches"]) == (100, 0, 4)
     assert answer["below_target_percent"] == 2.0  # launched at 0, ready from 200: two ticks
@@ -40,7 +40,7 @@ def test_a_calm_market_costs_spot_alone_once_it_is_ready(tmp_path: Path, name: s
     assert answer["cost_ratio"] == (0.3 if name == "own" else pytest.approx(0.3 + 2 * 4 * 1.0 / 400))
 
 
-def test_the_newest_beyond_what_a_zone_gives_are_lost_and_their_tick_is_not_paid(tmp_path: Path) -> None:
+def test_the_newest_instances_above_capacity_are_lost_and_their_tick_is_free(tmp_path: Path) -> None:
     launches = iter([(0, 0, 0), (), (), (), (), (), ()])
 
     class Once:
@@ -60,7 +60,7 @@ def test_the_newest_beyond_what_a_zone_gives_are_lost_and_their_tick_is_not_paid
     assert score.answer()["below_target_percent"] == 50.0
 
 
-def test_a_refusal_is_free_and_comes_back_within_the_tick(tmp_path: Path) -> None:
+def test_a_refusal_is_free_and_visible_within_the_tick(tmp_path: Path) -> None:
     seen: list[list[int]] = []
 
     class Stubborn:
@@ -92,19 +92,19 @@ def test_a_rule_that_asks_one_by_one_may_ask_for_a_large_pool(
     assert play(path, name, target=target)["spot_launches"] == target
 
 
-def test_every_zone_is_asked_before_anything_is_bought(tmp_path: Path) -> None:
+def test_every_zone_is_tried_before_on_demand_is_bought(tmp_path: Path) -> None:
     rows = [f"{t * 100},us-east-1{zone},{4 if zone == 'c' else 0}" for t in range(50) for zone in "abc"]
     answer = play(trace(tmp_path, *rows))
     assert (answer["on_demand_launches"], answer["spot_launches"]) == (0, 4)
 
 
-def test_without_any_spot_the_whole_target_is_on_demand_and_no_more(tmp_path: Path) -> None:
+def test_without_spot_exactly_the_target_is_on_demand(tmp_path: Path) -> None:
     rows = [f"{t * 100},us-east-1{zone},0" for t in range(50) for zone in "abc"]
     answer = play(trace(tmp_path, *rows), spare=1)
     assert (answer["on_demand_launches"], answer["cost_ratio"], answer["on_demand_share"]) == (4, 1.0, 1.0)
 
 
-def test_recorded_prices_at_or_above_on_demand_keep_spot_away(tmp_path: Path) -> None:
+def test_recorded_prices_at_or_above_on_demand_prevent_spot(tmp_path: Path) -> None:
     rows = [f"{t * 100},us-east-1a,9,{1.0}" for t in range(20)]
     path = trace(tmp_path, *rows, header="time_s,zone,available,spot_price\n")
     answer = play(path)
@@ -127,13 +127,13 @@ def test_recorded_prices_at_or_above_on_demand_keep_spot_away(tmp_path: Path) ->
         ([], "no rows"),
     ],
 )
-def test_a_bad_row_is_named_with_its_line(tmp_path: Path, rows: list[str], words: str) -> None:
+def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, rows: list[str], words: str) -> None:
     with pytest.raises(TraceError, match=words.replace("(", r"\(")):
         load_market(trace(tmp_path, *rows))
 
 
 @pytest.mark.parametrize("bad", ["x", "5,6"], ids=["no number", "too many fields"])
-def test_a_bad_row_of_a_later_block_is_named_with_its_line(tmp_path: Path, bad: str) -> None:
+def test_an_invalid_row_of_a_later_block_is_reported_with_its_line(tmp_path: Path, bad: str) -> None:
     ticks = rows.BLOCK // 40
     lines = [f"{tick * 100},some-zone-with-a-long-name-{zone},5" for tick in range(ticks) for zone in "ab"]
     lines[-2] = f"{(ticks - 1) * 100},some-zone-with-a-long-name-a,{bad}"
@@ -143,7 +143,7 @@ def test_a_bad_row_of_a_later_block_is_named_with_its_line(tmp_path: Path, bad: 
         load_market(path)
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="line 1: no column available"):
         load_market(trace(tmp_path, "0,a", header="time_s,zone\n"))
 
@@ -157,7 +157,7 @@ def test_a_compressed_history_with_columns_in_another_order_reads_the_same(tmp_p
     assert read.available.tolist() == [[5.0], [5.0], [5.0]]
 
 
-def test_an_extra_goes_where_it_was_wanted_for_and_is_not_ended_again(tmp_path: Path) -> None:
+def test_an_extra_instance_is_placed_where_it_is_needed_and_kept(tmp_path: Path) -> None:
     """The rule once counted the instances of closed zones. It then requested an extra instance, placed it without
     that count, and terminated it.
     """

@@ -60,7 +60,7 @@ def record(name: str, *events: dict[str, str], **more: Any) -> dict[str, Any]:
         pytest.param(record("jinja2", {"introduced": "0"}, {"fixed": "a8f3e"}), True, id="a fix that is no version"),
     ],
 )  # fmt: skip
-def test_a_pin_is_judged_by_lists_and_ranges(known: dict[str, Any], bad: bool) -> None:
+def test_a_version_is_matched_by_lists_and_ranges(known: dict[str, Any], bad: bool) -> None:
     assert bool(audit.findings(PACKAGES, [known])) is bad
 
 
@@ -79,13 +79,15 @@ def run(folder: Path, *known: dict[str, Any], required: bool = False) -> int:
     return audit.main(["--database", str(folder / "all.zip"), "--lock", str(folder / "uv.lock"), *options])
 
 
-def test_a_bad_pin_fails_and_is_named_with_its_fix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vulnerable_version_fails_and_is_reported_with_its_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tmp_path, record("jinja2", {"introduced": "0"}, {"fixed": "3.1.3"})) == 1
     assert capsys.readouterr().out == "jinja2 3.1.2: CVE-1, GHSA-1; fixed in 3.1.3: it runs code\n"
     assert run(tmp_path, record("jinja2", {"introduced": "4"})) == 0
 
 
-def test_no_database_is_said_and_fails_where_one_is_required(
+def test_a_missing_database_is_reported_and_fails_if_required(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = ["--database", str(tmp_path / "none.zip")]

@@ -18,13 +18,13 @@ from stacks.reading import parse
 
 
 @pytest.mark.parametrize("engine", [*cast.Engine])
-def test_every_engine_has_a_cast_that_says_what_is_real(engine: cast.Engine) -> None:
+def test_every_engine_has_a_cast_that_states_what_is_real(engine: cast.Engine) -> None:
     found = cast.choose(engine.value)
     assert found.engine is engine
     assert "simulated" in found.closing
 
 
-def test_another_engine_is_refused_with_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_engine_is_refused_with_the_available_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--engine", "sglang"]) == 2
     assert "ENGINE: expected simulated or vllm, got 'sglang'" in capsys.readouterr().err
 
@@ -51,7 +51,7 @@ def test_only_chat_is_on_real_vllm_and_the_settings_hold(cloud: Cloud, tmp_path:
 
 @pytest.mark.parametrize("cloud", [*Cloud])
 @pytest.mark.parametrize("engine", [*cast.Engine])
-def test_a_control_host_comes_on_top_of_what_the_stack_has(cloud: Cloud, engine: cast.Engine, tmp_path: Path) -> None:
+def test_a_control_host_is_added_to_the_stack(cloud: Cloud, engine: cast.Engine, tmp_path: Path) -> None:
     stack = stack_of(cloud)
     shipped = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
     config = tmp_path / "stacks" / "config"
@@ -73,14 +73,14 @@ def test_a_control_host_comes_on_top_of_what_the_stack_has(cloud: Cloud, engine:
     assert fleet == before
 
 
-def test_too_little_memory_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_too_little_memory_is_reported_before_any_start(tmp_path: Path) -> None:
     memory = tmp_path / "meminfo"
     memory.write_text("MemTotal: 8000000 kB\nMemAvailable: 3145728 kB\n", "utf-8")
     with pytest.raises(cast.CastError, match=r"3\.0 GiB of memory are free and real vLLM needs 6.*ENGINE=simulated"):
         cast.prepare(print, memory)
 
 
-def test_the_end_of_a_cloud_is_none_of_what_it_ends(tmp_path: Path) -> None:
+def test_the_stop_process_of_a_cloud_is_not_stopped_by_itself(tmp_path: Path) -> None:
     """If the demo is killed, this process continues to run, and the next demo terminates all marked processes."""
     command = tmp_path / "gpufleet"
     command.write_text(f'#!/bin/sh\necho "$@" "${{{MARK}-no mark}}"\n')

@@ -70,7 +70,7 @@ def bundle_with(folder: Path, *packages: str) -> Path:
     return archive
 
 
-def test_a_bundles_bill_lists_what_lies_in_it_and_the_files_it_came_from(tmp_path: Path) -> None:
+def test_the_bill_of_a_bundle_lists_its_contents_and_their_source_files(tmp_path: Path) -> None:
     archive = bundle_with(tmp_path, "numpy-2.0")
     made = json.loads(bill(EXPORTED, archive, packed_in(archive), 0))
     (one,) = made["components"]
@@ -108,7 +108,7 @@ def test_the_wheel_is_reproducible_and_its_bill_is_valid(tmp_path: Path) -> None
         assert all(link["hashes"][0]["alg"] == "SHA-256" for link in one["externalReferences"]), one["name"]
 
 
-def test_the_bill_of_a_bundle_is_asked_for_as_its_packages_are() -> None:
+def test_the_bill_of_a_bundle_uses_the_same_export_options() -> None:
     made = export(UV, bundles.EXPORT)
     names = {one["name"] for one in made["components"]}
     assert names.isdisjoint(bundles.NOT_THERE)

@@ -59,7 +59,7 @@ def folders(tmp_path: Path) -> Folders:
     return Folders(tmp_path)
 
 
-def test_each_environment_but_the_embedded_ones_is_judged_with_its_own_settings(folders: Folders) -> None:
+def test_each_real_environment_is_checked_with_its_own_settings(folders: Folders) -> None:
     assert folders.problems() == ""
     assert folders.asked == ["aws-dev"]
 
@@ -70,7 +70,7 @@ def test_numbers_are_compared_as_numbers_since_the_engine_writes_them_in_its_own
     assert folders.problems() == ""
 
 
-def test_an_environment_that_only_the_pull_request_knows_is_judged_too(folders: Folders) -> None:
+def test_an_environment_that_only_the_pull_request_has_is_checked(folders: Folders) -> None:
     folders.settings(folders.checkout, "gcp-new")
     assert "gcp-new.json is missing" in folders.problems("gcp-new")
     folders.plan("gcp-new")
@@ -80,7 +80,7 @@ def test_an_environment_that_only_the_pull_request_knows_is_judged_too(folders: 
 @pytest.mark.parametrize(
     ("code", "problem"), [(1, "refuse the plan"), (2, "could not judge the plan (exit 2)"), (-9, "(exit -9)")]
 )
-def test_a_plan_passes_only_if_the_rules_say_so(folders: Folders, code: int, problem: str) -> None:
+def test_a_plan_passes_only_if_all_checks_pass(folders: Folders, code: int, problem: str) -> None:
     folders.code = code
     assert problem in folders.problems()
 
@@ -163,7 +163,7 @@ def settings_linked(folders: Folders) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_is_no_plan_of_the_environment_is_refused(folders: Folders, change: Any, problem: str) -> None:
+def test_a_plan_of_another_environment_is_refused(folders: Folders, change: Any, problem: str) -> None:
     change(folders)
     assert problem in folders.problems()
 

@@ -42,7 +42,7 @@ def written(folder: Path, ledger: str) -> Path:
     return path
 
 
-def test_all_watchdogs_stand_still_with_a_reason_and_an_end(tmp_path: Path) -> None:
+def test_all_watchdogs_are_paused_with_a_reason_and_an_expiry(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     open_ledger(url).dispose()
     done = paused(tmp_path, f"echo {written(tmp_path, url)}")
@@ -52,21 +52,21 @@ def test_all_watchdogs_stand_still_with_a_reason_and_an_end(tmp_path: Path) -> N
     assert brake.until is not None
 
 
-def test_a_ledger_that_is_out_of_reach_stops_it(tmp_path: Path) -> None:
+def test_an_unreachable_ledger_stops_the_command(tmp_path: Path) -> None:
     done = paused(tmp_path, f"echo {written(tmp_path, f'sqlite:///{tmp_path}/control/ledger.db')}")
     assert done.code == 1
     assert "PAUSED=yes" in done.said and "is not on this machine" in done.said
     assert not (tmp_path / "control").exists(), "no ledger of its own, which nobody reads"
 
 
-def test_a_local_fleet_that_nobody_ever_watched_has_nothing_to_pause(tmp_path: Path) -> None:
+def test_a_local_fleet_without_watchdog_runs_needs_no_pause(tmp_path: Path) -> None:
     fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
     done = paused(tmp_path, f"echo {fleet}", "aws-local")
     assert (done.code, "ever run" in done.said) == (0, True)
 
 
 @pytest.mark.parametrize("output", ["exit 255", "true"], ids=["no such output", "empty"])
-def test_a_stack_without_a_fleet_has_nothing_to_pause(tmp_path: Path, output: str) -> None:
+def test_a_stack_without_a_fleet_needs_no_pause(tmp_path: Path, output: str) -> None:
     done = paused(tmp_path, output)
     assert (done.code, "no fleet yet" in done.said) == (0, True)
 
@@ -92,13 +92,13 @@ URN = "urn:pulumi:aws-dev::gpu-fleet::gpu-fleet:aws:GpuPool$"
         ("aws:s3/bucketObjectv2:BucketObjectv2", "delete", False),
     ],
 )
-def test_an_update_is_big_when_it_ends_groups_or_machines(kind: str, op: str, big: bool) -> None:
+def test_an_update_is_large_when_it_deletes_groups_or_machines(kind: str, op: str, big: bool) -> None:
     plan = json.dumps({"steps": [{"op": op, "urn": f"{URN}{kind}::chat-spot"}]})
     assert [line.split()[-3] for line in ended(plan)] == (["chat-spot"] if big else [])
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", "{}"])
-def test_a_plan_that_cannot_be_read_is_not_taken_for_a_small_one(text: str) -> None:
+def test_an_unreadable_plan_is_not_treated_as_small(text: str) -> None:
     with pytest.raises(PlanError):
         ended(text)
 
@@ -116,7 +116,7 @@ def test_an_up_pauses_only_for_a_big_update(tmp_path: Path, op: str, brakes: int
     assert len(operations.brakes(open_ledger(url), ledger_name(document()), START)) == brakes
 
 
-def test_an_up_whose_plan_fails_goes_no_further(tmp_path: Path) -> None:
+def test_an_up_with_a_failed_plan_stops(tmp_path: Path) -> None:
     fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
     answers = f'case "$1" in preview) echo settings are wrong >&2; exit 255 ;; *) echo {fleet} ;; esac'
     done = paused(tmp_path, answers, "aws-dev", "--if-big")
@@ -124,7 +124,7 @@ def test_an_up_whose_plan_fails_goes_no_further(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["destroy", "up"])
-def test_make_goes_on_only_after_it(target: str) -> None:
+def test_make_continues_only_after_it(target: str) -> None:
     said = subprocess.run(
         ["make", "--dry-run", target, "STACK=aws-dev"],
         cwd=ROOT,

@@ -10,7 +10,7 @@ from scripts.plugins import missing
 
 
 @pytest.mark.parametrize("stack", ["aws-prod", "organisation/gpu-fleet/gcp-dev"])
-def test_a_provider_that_is_missing_is_named_with_the_way_to_install_it(tmp_path: Path, stack: str) -> None:
+def test_a_missing_provider_is_reported_with_installation_steps(tmp_path: Path, stack: str) -> None:
     name = stack.rsplit("/", 1)[-1][:3]
     version = plugin_version(name)
     said = missing(stack, {"PULUMI_HOME": str(tmp_path)})

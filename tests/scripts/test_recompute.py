@@ -41,7 +41,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_a_report_that_adds_up_is_told_in_the_same_numbers() -> None:
+def test_a_correct_report_is_confirmed_with_the_same_numbers() -> None:
     again = recompute(REPORT)
     assert (str(again.usd), again.charges) == ("0.025", 3)
     assert (again.prompt, again.generation) == (355, 145)

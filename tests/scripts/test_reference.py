@@ -15,13 +15,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("asked", ["--help", "--chek"], ids=["help", "a word that there is not"])
-def test_what_asks_for_no_pages_writes_none(folder: Path, asked: str) -> None:
+def test_invalid_or_help_arguments_write_no_pages(folder: Path, asked: str) -> None:
     with pytest.raises(SystemExit):
         reference.main([asked])
     assert list(folder.iterdir()) == []
 
 
-def test_check_names_pages_that_are_old_or_lack_and_writes_none(
+def test_check_reports_stale_or_missing_pages_and_writes_none(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "alerts.md").write_text("# Alerts, of before\n")

@@ -10,12 +10,12 @@ from scripts.seeded_defects import ROOT, Defect, SeedError, Verdict, defects, se
 LIST = defects()
 
 
-def test_the_list_holds_at_least_thirty_defects_under_names_of_their_own() -> None:
+def test_the_list_has_at_least_thirty_defects_with_unique_names() -> None:
     assert len({defect.id for defect in LIST}) == len(LIST) >= 30
 
 
 @pytest.mark.parametrize("defect", LIST, ids=lambda defect: defect.id)
-def test_a_defect_fits_the_tree(defect: Defect) -> None:
+def test_a_defect_matches_the_tree(defect: Defect) -> None:
     compile(seeded(defect, ROOT), defect.file, "exec")
     assert defect.old != defect.new
     assert defect.tests
@@ -42,21 +42,21 @@ def tree(tmp_path: Path) -> Path:
     ("new", "verdict"),
     [("return 0", Verdict.FOUND), ("return 2", Verdict.SURVIVED), ("return (", Verdict.UNCLEAR)],
 )
-def test_a_defect_is_found_survives_or_says_nothing(tree: Path, new: str, verdict: Verdict) -> None:
+def test_a_defect_is_found_survives_or_is_unclear(tree: Path, new: str, verdict: Verdict) -> None:
     defect = small(tree, new)
     (trial,) = trials([defect], tree)
     assert trial.verdict is verdict
     assert (tree / "one.py").read_text() == "def one() -> int:\n    return 1\n"
 
 
-def test_a_tree_whose_tests_fail_anyway_proves_nothing(tree: Path) -> None:
+def test_a_tree_with_failing_tests_is_refused(tree: Path) -> None:
     defect = small(tree, "return 0")
     (tree / "one.py").write_text("def one() -> int:\n    return 1 - 1\n")
     with pytest.raises(SeedError, match="fail without any defect"):
         list(trials([defect], tree))
 
 
-def test_an_old_text_that_is_gone_is_named(tree: Path) -> None:
+def test_a_missing_old_text_is_reported(tree: Path) -> None:
     defect = small(tree, "return 0")
     (tree / "one.py").write_text("def one() -> int:\n    return 3\n")
     with pytest.raises(SeedError, match="one: its old text occurs 0 times in one.py"):

@@ -47,7 +47,7 @@ def setup(clone: Path, **environment: str) -> tuple[int, str]:
     return process.returncode, said
 
 
-def test_without_go_and_network_it_says_so_before_it_begins(clone: Path) -> None:
+def test_missing_go_and_network_are_reported_before_the_start(clone: Path) -> None:
     code, said = setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS, HTTP_PROXY=NOBODY_ANSWERS)
     assert code == 1
     assert "there is no `go` on PATH" in said
@@ -56,7 +56,7 @@ def test_without_go_and_network_it_says_so_before_it_begins(clone: Path) -> None
     assert not (clone / ".venv").exists()
 
 
-def test_go_without_a_module_proxy_is_no_way_either(clone: Path, tmp_path: Path) -> None:
+def test_go_without_a_module_proxy_is_not_sufficient(clone: Path, tmp_path: Path) -> None:
     go = tmp_path / "bin" / "go"
     go.parent.mkdir()
     go.write_text('#!/bin/sh\n[ "$1" = env ] && echo https://proxy.invalid || exit 1\n')
@@ -66,7 +66,7 @@ def test_go_without_a_module_proxy_is_no_way_either(clone: Path, tmp_path: Path)
     assert "GOPROXY is 'https://proxy.invalid'" in said
 
 
-def test_another_setup_is_named_and_waited_for(clone: Path, tmp_path: Path) -> None:
+def test_another_setup_is_reported_and_awaited(clone: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     lock = cache / ".setup.lock"
@@ -82,14 +82,14 @@ def test_another_setup_is_named_and_waited_for(clone: Path, tmp_path: Path) -> N
     assert process.returncode == 1
 
 
-def test_a_home_that_cannot_be_written_moves_the_cache_into_the_clone(clone: Path, tmp_path: Path) -> None:
+def test_with_a_read_only_home_the_cache_is_in_the_clone(clone: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("no folder, so nothing can be made below it")
     setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
     assert (clone / ".local" / "cache" / ".setup.lock").is_file()
 
 
-def test_who_activated_the_environment_has_the_pulumi_cli_too(tmp_path: Path) -> None:
+def test_the_activated_environment_provides_the_pulumi_cli(tmp_path: Path) -> None:
     folders = find_folders({"HOME": str(tmp_path)}, tmp_path)
     folders.python.parent.mkdir(parents=True)
     beside = folders.python.with_name("pulumi")

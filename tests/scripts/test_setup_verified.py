@@ -149,7 +149,7 @@ def test_a_go_module_with_another_hash_is_not_built(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_go_build_takes_no_option_of_the_callers_that_weakens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_go_build_ignores_options_that_weaken_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOFLAGS", "-mod=mod -insecure")
     monkeypatch.setenv("GOINSECURE", "*")
     environment = go_build.environment_of(find_folders(os.environ))

@@ -113,7 +113,7 @@ def test_a_phrase_is_matched_in_an_identifier(tmp_path: Path) -> None:
     ]
 
 
-def test_an_entry_holds_for_its_kinds_alone(tmp_path: Path) -> None:
+def test_an_entry_applies_to_its_kinds_only(tmp_path: Path) -> None:
     assert lines(tmp_path, "class RestView: ...\nrest = 'the rest'\n") == [
         "one.py:1: identifier 'RestView': use 'idle period'"
     ]
@@ -142,7 +142,7 @@ def test_an_exception_may_be_for_every_word(tmp_path: Path) -> None:
     assert lines(tmp_path, "told = 1  # it is no number\n", allowed) == []
 
 
-def test_an_exception_that_nothing_needs_is_reported(tmp_path: Path) -> None:
+def test_an_unused_exception_is_reported(tmp_path: Path) -> None:
     allowed = '[[allowed]]\nfiles = "*.py"\nword = "tell"\nreason = "stored"\n'
     root, paths = tree(tmp_path, one="x = 1\n")
     read = lists(tmp_path, allowed)

@@ -30,7 +30,7 @@ def test_it():
 
 
 @pytest.mark.slow
-def test_ctrl_c_lets_every_worker_end_what_it_started(tmp_path: Path) -> None:
+def test_ctrl_c_lets_every_worker_clean_up(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name in ("one", "two"):

@@ -67,7 +67,7 @@ def test_only_the_job_that_runs_no_code_may_write() -> None:
     assert not [step for step in jobs["comment"]["steps"] if "checkout" in step.get("uses", "")]
 
 
-def test_the_judge_runs_whatever_the_plan_did_and_runs_code_of_the_base_branch_alone() -> None:
+def test_the_judge_always_runs_and_uses_only_code_of_the_base_branch() -> None:
     """A skipped job counts as passed for a required check."""
     judge = workflow("preview.yml")["jobs"]["judge"]
     assert judge["if"] == "${{ !cancelled() }}"

@@ -64,7 +64,7 @@ def judged(engine: Engine, stack: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stack", sorted(ADDED))
-def test_additions_are_refused_without_an_exception_and_pass_with_one_each(engine: Engine, stack: str) -> None:
+def test_each_addition_needs_one_exception(engine: Engine, stack: str) -> None:
     config = engine.settings(stack)
     engine.run("stack", "select", stack, "--create")
     said = engine.run("preview", "--policy-pack", PACK, "--stack", stack, fails=True)

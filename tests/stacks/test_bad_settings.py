@@ -343,13 +343,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
-def test_what_is_wrong_is_said_in_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
+def test_an_error_is_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
     assert said(changed(config, changes)) == [
         expected.removeprefix("/") if expected[0] == "/" else f"{FLEET}.{expected}"
     ]
 
 
-def test_a_switch_is_no_secret_whatever_it_is_called() -> None:
+def test_a_switch_is_not_a_secret_whatever_its_name() -> None:
     switches = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
     assert said(changed(AWS, {"pools.0.engine.env": switches})) == []
 
@@ -397,8 +397,6 @@ def test_a_message_that_quotes_the_value_shows_no_secret_and_stays_short(value: 
         pytest.param({"cloud": "gcp"}, ["cloud"], id="the file of another cloud is one mistake"),
     ],
 )  # fmt: skip
-def test_all_errors_of_form_or_all_errors_between_values_come_at_once(
-    changes: dict[str, Any], paths: list[str]
-) -> None:
+def test_all_form_errors_or_all_value_errors_are_reported_together(changes: dict[str, Any], paths: list[str]) -> None:
     found = [line.split(": ")[0].removeprefix(f"{FLEET}.") for line in said(changed(AWS, changes))]
     assert sorted(found) == sorted(paths)

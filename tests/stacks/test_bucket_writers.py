@@ -68,7 +68,7 @@ EVERYTHING: Mapping[str, Any] = {"Effect": "Allow", "Action": "*", "Resource": "
 
 
 @pytest.mark.parametrize("routers", [1, 3])
-def test_no_machine_of_aws_may_write_what_machines_obey(routers: int, tmp_path: Path) -> None:
+def test_no_aws_machine_may_write_files_that_control_machines(routers: int, tmp_path: Path) -> None:
     recording = declared(changed(AWS, {"control.routers": routers}), "aws-prod", tmp_path)
     policy, machines = policy_of_bucket(recording), list(roles_of_machines(recording))
     assert len(machines) >= 2
@@ -83,7 +83,7 @@ def test_every_published_prefix_has_a_document_here() -> None:
     assert {key.partition("/")[0] + "/" for key in DOCUMENTS} == set(PUBLISHED)
 
 
-def test_the_control_host_writes_backups_and_removes_none(tmp_path: Path) -> None:
+def test_the_control_host_writes_backups_and_cannot_remove_them(tmp_path: Path) -> None:
     recording = declared(AWS, "aws-prod", tmp_path)
     policy = policy_of_bucket(recording)
     arn, its = next(found for found in roles_of_machines(recording) if "-control-" in found[0])
@@ -97,14 +97,14 @@ def test_the_control_host_writes_backups_and_removes_none(tmp_path: Path) -> Non
     assert not allowed(its, "s3:GetObject", at(weights), by(arn)), "it serves no model"
 
 
-def test_people_are_not_locked_out_by_default(tmp_path: Path) -> None:
+def test_operators_have_access_by_default(tmp_path: Path) -> None:
     policy = policy_of_bucket(declared(AWS, "aws-prod", tmp_path))
     for action in WRITING:
         for key in DOCUMENTS:
             assert allowed([*policy, EVERYTHING], action, at(key), by(PERSON))
 
 
-def test_publishers_alone_publish_where_they_are_named(tmp_path: Path) -> None:
+def test_only_named_publishers_may_publish(tmp_path: Path) -> None:
     publishers = [PERSON, f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/*/AWSReservedSSO_Models_*"]
     recording = declared(changed(AWS, {"bucket.publishers": publishers}), "aws-prod", tmp_path)
     policy = policy_of_bucket(recording)
@@ -118,7 +118,7 @@ def test_publishers_alone_publish_where_they_are_named(tmp_path: Path) -> None:
     assert allowed([*policy, EVERYTHING], "s3:PutObject", at(BACKUP), by(other)), "backups are no documents"
 
 
-def test_a_machine_that_publishers_would_fit_is_denied(tmp_path: Path) -> None:
+def test_a_machine_that_matches_publishers_is_denied(tmp_path: Path) -> None:
     publishers = [f"arn:aws:iam::{ACCOUNT}:role/g*"]
     recording = declared(changed(AWS, {"bucket.publishers": publishers}), "aws-prod", tmp_path)
     policy = policy_of_bucket(recording)
@@ -152,7 +152,7 @@ def test_publishers_that_are_refused(config: dict[str, Any], changes: dict[str, 
 
 
 @pytest.mark.parametrize("routers", [1, 3])
-def test_no_machine_of_google_may_write_what_machines_obey_or_remove_a_backup(routers: int, tmp_path: Path) -> None:
+def test_no_google_machine_may_write_control_files_or_remove_a_backup(routers: int, tmp_path: Path) -> None:
     recording = declared(changed(GCP, {"control.routers": routers}), "gcp-prod", tmp_path)
     bucket = GCP[FLEET]["bucket"]["name"]
     members: dict[str, list[Mapping[str, Any]]] = {}
@@ -171,6 +171,6 @@ def test_no_machine_of_google_may_write_what_machines_obey_or_remove_a_backup(ro
     assert all(google_allows(control, "get", bucket, key) for key in ("fleet/fleet.json", BACKUP, POINTER))
 
 
-def test_a_bucket_of_somebody_else_gets_no_policy(tmp_path: Path) -> None:
+def test_an_external_bucket_gets_no_policy(tmp_path: Path) -> None:
     recording = declared(changed(AWS, {"bucket.existing": True}), "aws-prod", tmp_path)
     assert not recording.of_type("aws:s3/bucketPolicy:BucketPolicy")

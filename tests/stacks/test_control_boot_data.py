@@ -53,7 +53,7 @@ def test_with_a_bundle_each_has_its_role(mocks: RecordingMocks, tmp_path: Path, 
     assert all('"role": "router"' in script and '"volume": null' in script for script in routers)
 
 
-def test_new_boot_data_make_a_new_machine_where_they_run_once(mocks: RecordingMocks, tmp_path: Path) -> None:
+def test_new_boot_data_replace_a_machine_that_runs_them_once(mocks: RecordingMocks, tmp_path: Path) -> None:
     scripts(mocks, tmp_path, "aws", SHA256)
     assert all(machine.inputs["userDataReplaceOnChange"] for machine in mocks.of_type(MACHINE["aws"]))
 
@@ -63,7 +63,7 @@ PLACE = {"aws": "ssm:/gpu-fleet/prod/slack-token", "gcp": "/secrets/gpu-fleet-pr
 
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp"])
-def test_a_secret_travels_as_a_name_and_to_the_control_host_alone(
+def test_only_the_control_host_receives_the_name_of_a_secret(
     mocks: RecordingMocks, tmp_path: Path, cloud: str
 ) -> None:
     found = scripts(mocks, tmp_path, cloud, SHA256, secrets={"GPUFLEET_SLACK_TOKEN": SECRET[cloud]})
@@ -84,7 +84,7 @@ ROUTER_METRICS = "8404"
 
 @pytest.mark.parametrize("routers", [1, 2])
 @pytest.mark.parametrize("cloud", ["aws", "gcp"])
-def test_routers_of_their_own_are_found_by_their_tag_and_reached(
+def test_separate_routers_are_found_by_their_tag_and_reachable(
     mocks: RecordingMocks, tmp_path: Path, cloud: str, routers: int
 ) -> None:
     scripts(mocks, tmp_path, cloud, SHA256, routers=routers)

@@ -20,7 +20,7 @@ STACK = "aws-dev"
 PROTECTED = ("aws:s3/bucket:Bucket", "aws:ebs/volume:Volume")
 
 
-def test_what_is_protected_stays_until_somebody_unprotects_it(tmp_path: Path) -> None:
+def test_protected_resources_stay_until_an_operator_unprotects_them(tmp_path: Path) -> None:
     network = free_network()
     with embedded_cloud(tmp_path / "cloud", network):
         engine = make_engine(tmp_path, network)

@@ -48,7 +48,7 @@ def rights(mocks: RecordingMocks, name: str) -> list[Statement]:
         pytest.param("ec2:DeleteTags", INSTANCE, ("gpu-fleet:pool",), id="take others out of their pool"),
     ],
 )
-def test_an_instance_on_aws_changes_nothing_of_others(
+def test_an_aws_instance_cannot_change_other_resources(
     mocks: RecordingMocks, tmp_path: Path, action: str, resource: str, keys: tuple[str, ...]
 ) -> None:
     declared(mocks, tmp_path, "aws")
@@ -67,7 +67,7 @@ def test_an_instance_on_aws_changes_nothing_of_others(
     ],
 )
 @pytest.mark.parametrize("action", ["ec2:CreateTags", "ec2:DeleteTags"])
-def test_the_control_host_on_aws_writes_marks_and_moves_no_instance(
+def test_the_control_host_on_aws_writes_tags_and_moves_no_instance(
     mocks: RecordingMocks, tmp_path: Path, action: str, key: str, written: bool
 ) -> None:
     declared(mocks, tmp_path, "aws")
@@ -102,14 +102,12 @@ def held(mocks: RecordingMocks, account: str) -> dict[str, str | None]:
     return found
 
 
-def test_an_instance_on_google_has_no_right_in_the_project(mocks: RecordingMocks, tmp_path: Path) -> None:
+def test_a_google_instance_has_no_permission_in_the_project(mocks: RecordingMocks, tmp_path: Path) -> None:
     declared(mocks, tmp_path, "gcp")
     assert held(mocks, "gpu-fleet-prod-gpu") == {}
 
 
-def test_the_control_host_on_google_labels_instances_of_its_pools_alone(
-    mocks: RecordingMocks, tmp_path: Path
-) -> None:
+def test_the_control_host_on_google_labels_only_instances_of_its_pools(mocks: RecordingMocks, tmp_path: Path) -> None:
     declared(mocks, tmp_path, "gcp")
     condition = held(mocks, "gpu-fleet-prod-ctl")["compute.instances.setLabels"]
     assert condition
@@ -127,7 +125,7 @@ def test_the_control_host_on_google_labels_instances_of_its_pools_alone(
     assert not condition_holds(condition, "projects/prod-eu")
 
 
-def test_the_control_host_on_google_deletes_and_stops_no_instance_by_itself(
+def test_the_control_host_on_google_cannot_delete_or_stop_instances_directly(
     mocks: RecordingMocks, tmp_path: Path
 ) -> None:
     declared(mocks, tmp_path, "gcp")
@@ -135,7 +133,9 @@ def test_the_control_host_on_google_deletes_and_stops_no_instance_by_itself(
         assert f"compute.instances.{right}" not in held(mocks, "gpu-fleet-prod-ctl")
 
 
-def test_a_rule_for_machines_outside_every_pool_lets_google_label_all(mocks: RecordingMocks, tmp_path: Path) -> None:
+def test_a_rule_for_machines_outside_pools_allows_labels_on_all_google_instances(
+    mocks: RecordingMocks, tmp_path: Path
+) -> None:
     """Their names follow no pattern, so no condition can match them. The documentation states this."""
     declared(mocks, tmp_path, "gcp", orphans=ORPHANS)
     found = held(mocks, "gpu-fleet-prod-ctl")

@@ -49,7 +49,7 @@ def _open_ports(mocks: RecordingMocks, cloud: Cloud) -> list[str]:
 @pytest.mark.parametrize(
     "image", [pytest.param(None, id="not asked for", marks=pytest.mark.slow), pytest.param(IMAGE, id="asked for")]
 )
-def test_instances_firewall_and_document_know_it_where_it_is_asked_for(
+def test_instances_firewall_and_document_use_it_when_configured(
     mocks: RecordingMocks, tmp_path: Path, cloud: Cloud, image: str | None
 ) -> None:
     _run(mocks, tmp_path, cloud, image)

@@ -44,9 +44,7 @@ WITHOUT_A_TYPE = {key: value for key, value in ALARM.items() if key != "type"}
         ),
     ],
 )  # fmt: skip
-def test_an_exception_that_covers_nothing_or_never_ends_is_an_error(
-    exception: dict[str, Any], lines: list[str]
-) -> None:
+def test_an_exception_without_effect_or_expiry_is_an_error(exception: dict[str, Any], lines: list[str]) -> None:
     settings = reading.parse(changed(AWS, {"policies.exceptions": [exception]}), "file", TODAY)
     found = [str(problem) for problem in policy_exceptions.problems(settings, TODAY)]
     assert found == [f"{FLEET}.policies.exceptions.0.{line}" for line in lines]

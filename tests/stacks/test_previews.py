@@ -29,7 +29,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_policy_pack_lets_the_shipped_settings_pass(engine: Engine, stack: str) -> None:
+def test_the_policy_pack_allows_the_shipped_settings(engine: Engine, stack: str) -> None:
     engine.settings(stack)
     engine.run("stack", "select", stack, "--create")
     said = engine.run("preview", "--json", "--show-sames", "--policy-pack", PACK, "--stack", stack)
@@ -72,7 +72,7 @@ def wide_clients(fleet: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_the_policy_pack_refuses_what_the_environment_does_not_allow(
+def test_the_policy_pack_refuses_violations_of_the_environment(
     engine: Engine, stack: str, change: Any, rule: str
 ) -> None:
     config = engine.settings(stack)

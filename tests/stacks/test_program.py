@@ -26,7 +26,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
-def test_every_settings_file_declares_its_pools_and_says_so_in_the_document(
+def test_every_settings_file_declares_its_pools_and_lists_them_in_the_document(
     mocks: RecordingMocks, path: Path
 ) -> None:
     run(path, mocks)
@@ -38,7 +38,7 @@ def test_every_settings_file_declares_its_pools_and_says_so_in_the_document(
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
-def test_a_second_run_of_the_same_tree_says_the_same(path: Path) -> None:
+def test_a_second_run_of_the_same_tree_gives_the_same_result(path: Path) -> None:
     said: list[FleetDocument] = []
     for _ in range(2):
         recording = RecordingMocks()
@@ -58,9 +58,7 @@ def units(found: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:
 
 
 @pytest.mark.parametrize("path", PRICED, ids=lambda path: path.stem.removeprefix("Pulumi."))
-def test_what_the_program_rents_beside_instances_is_what_the_document_lists(
-    mocks: RecordingMocks, path: Path
-) -> None:
+def test_the_document_lists_all_paid_resources_besides_instances(mocks: RecordingMocks, path: Path) -> None:
     run(path, mocks)
     declared = [PlannedResource(type=r.typ, name=r.name, urn=r.name, inputs=r.inputs) for r in mocks.resources]
     priced, _, unknown = extras(declared)
@@ -86,7 +84,7 @@ def test_a_program_with_bad_settings_declares_nothing(mocks: RecordingMocks, tmp
 
 @pytest.mark.parametrize("cloud", list(Cloud), ids=str)
 @pytest.mark.parametrize("routers", [1, 2])
-def test_the_document_names_the_routers_that_are_machines_of_their_own(
+def test_the_document_names_separate_routers(
     mocks: RecordingMocks, tmp_path: Path, cloud: Cloud, routers: int
 ) -> None:
     settings = yaml.safe_load((ROOT / f"stacks/config/Pulumi.{cloud}-prod.yaml").read_text())

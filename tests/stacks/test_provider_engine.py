@@ -188,20 +188,20 @@ def test_size_survives_a_new_template_without_refresh(stack: Stack) -> None:
     assert _desired(stack, group) == 3
 
 
-def test_what_the_cloud_would_refuse_is_refused_in_the_preview(stack: Stack) -> None:
+def test_the_preview_refuses_what_the_cloud_would_refuse(stack: Stack) -> None:
     stack.program(_POOL.replace("max_size=5", "max_size=1"))
     said = stack.run("preview", "--color=never", fails=True)
     assert "desiredCapacity 2 is above maxSize 1" in said
 
 
-def test_only_the_embedded_cloud_is_spoken_to(stack: Stack) -> None:
+def test_only_the_embedded_cloud_is_called(stack: Stack) -> None:
     stack.program(_POOL)
     stack.environment["AWS_ENDPOINT_URL"] = "https://autoscaling.us-east-1.amazonaws.com"
     said = stack.run("preview", "--color=never", fails=True)
     assert "is not a loopback address" in said
 
 
-def test_a_stack_of_a_real_account_is_left_alone(stack: Stack, tmp_path: Path) -> None:
+def test_a_stack_of_a_real_account_is_not_changed(stack: Stack, tmp_path: Path) -> None:
     stack.program(_POOL)
     stack.up()
     group = stack.outputs()["group"]
@@ -221,7 +221,7 @@ def test_a_stack_of_a_real_account_is_left_alone(stack: Stack, tmp_path: Path) -
     stack.run("stack", "import", "--file", str(original))
 
 
-def test_every_modelled_type_is_made_read_changed_and_ended(stack: Stack, cloud: EmbeddedCloud) -> None:
+def test_every_modelled_type_is_created_read_updated_and_deleted(stack: Stack, cloud: EmbeddedCloud) -> None:
     stack.program(_EVERYTHING)
     stack.run("config", "set", "network", cloud.network)
     buckets = stack.client("s3").list_buckets()["Buckets"]

@@ -79,7 +79,7 @@ def assert_settled(stack: Stack) -> None:
     stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes", "--diff")
 
 
-def test_every_type_is_made_changed_and_ended_without_drift(stack: Stack) -> None:
+def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -> None:
     stack.program(PROGRAM.read_text())
     stack.run("preview")
     stack.up()
@@ -127,12 +127,12 @@ def test_every_type_is_made_changed_and_ended_without_drift(stack: Stack) -> Non
                      "has no model of gcp:compute/autoscaler:Autoscaler", id="unknown type"),
     ],
 )  # fmt: skip
-def test_what_google_refuses_is_refused_in_preview(stack: Stack, wrong: str, said: str) -> None:
+def test_the_preview_refuses_what_google_refuses(stack: Stack, wrong: str, said: str) -> None:
     stack.program(f"import pulumi_gcp as gcp\n{wrong}\n")
     assert said in stack.run("preview", fails=True)
 
 
-def test_what_the_cloud_refuses_comes_in_its_words(stack: Stack) -> None:
+def test_a_refusal_by_the_cloud_has_its_message(stack: Stack) -> None:
     stack.program(
         'import pulumi_gcp as gcp\ngcp.compute.Network("a", name="same")\n'
         'gcp.compute.Network("b", name="same", opts=__import__("pulumi").ResourceOptions(depends_on=[]))\n'
@@ -144,7 +144,7 @@ def test_what_the_cloud_refuses_comes_in_its_words(stack: Stack) -> None:
     stack.up()
 
 
-def test_state_of_a_real_project_is_left_alone(stack: Stack) -> None:
+def test_state_of_a_real_project_is_not_changed(stack: Stack) -> None:
     stack.program(
         'import pulumi_gcp as gcp\ngcp.compute.Network("net", name="real", auto_create_subnetworks=False)\n'
     )

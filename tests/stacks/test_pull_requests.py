@@ -114,7 +114,7 @@ def test_a_pull_request_that_changes_nothing_of_the_environment_passes(checkouts
     assert "USD" in report
 
 
-def test_a_pull_request_that_edits_the_pack_and_its_lists_is_judged_by_the_base_branchs(checkouts: Checkouts) -> None:
+def test_the_base_branch_checks_a_pull_request_that_edits_the_pack_and_its_lists(checkouts: Checkouts) -> None:
     theirs = checkouts.theirs
     with (theirs / "stacks" / "aws.py").open("a") as file:
         file.write(UNSAFE)
@@ -136,7 +136,7 @@ def test_a_pull_request_that_edits_the_pack_and_its_lists_is_judged_by_the_base_
     assert "backdoor" in report
 
 
-def test_a_type_that_the_program_does_not_make_needs_an_exception_which_the_report_shows(
+def test_a_type_outside_the_program_needs_an_exception_that_the_report_shows(
     checkouts: Checkouts,
 ) -> None:
     """The embedded cloud does not have this type, but can still plan it."""

@@ -66,7 +66,7 @@ def machines(mocks: RecordingMocks, kind: str, role: str) -> list[dict[str, Any]
     return [one for one in found if (one.get("tags") or one["labels"]).get(role) == "router"]
 
 
-def test_routers_on_aws_have_a_role_and_a_group_of_their_own(mocks: RecordingMocks, aws: dict[str, Any]) -> None:
+def test_routers_on_aws_have_their_own_role_and_group(mocks: RecordingMocks, aws: dict[str, Any]) -> None:
     routers = machines(mocks, "aws:ec2/instance:Instance", "gpu-fleet:role")
     assert len(routers) == 2
     assert {one["iamInstanceProfile"] for one in routers} == {"gpu-fleet-prod-router-3f2a"}
@@ -85,7 +85,7 @@ def test_a_router_on_aws_reads_what_it_needs(mocks: RecordingMocks, aws: dict[st
     assert allowed(router, "ssm:GetParameter", f"{place}{aws['engine_key']}")
 
 
-def test_a_router_on_aws_that_was_taken_over_changes_nothing_and_reads_no_other_secret(
+def test_a_compromised_aws_router_cannot_change_anything_or_read_other_secrets(
     mocks: RecordingMocks, aws: dict[str, Any]
 ) -> None:
     router, bucket = rights(mocks, "router"), f"arn:aws:s3:::{aws['bucket']['name']}"
@@ -125,9 +125,7 @@ def opened(mocks: RecordingMocks, group: str) -> set[tuple[int, str]]:
     }
 
 
-def test_clients_on_aws_reach_routers_and_nobody_reaches_the_control_host(
-    mocks: RecordingMocks, aws: dict[str, Any]
-) -> None:
+def test_clients_on_aws_reach_routers_but_not_the_control_host(mocks: RecordingMocks, aws: dict[str, Any]) -> None:
     routers, control = "gpu-fleet-prod-routers-id", "gpu-fleet-prod-control-id"
     assert opened(mocks, "routers") == {(8080, CLIENTS), (8080, routers), (8404, control)}
     assert opened(mocks, "control") == set()
@@ -163,7 +161,7 @@ def reached(mocks: RecordingMocks, account: str) -> set[tuple[str, str]]:
     }
 
 
-def test_a_router_on_google_reads_what_it_needs_and_changes_nothing(
+def test_a_google_router_reads_what_it_needs_and_cannot_change_anything(
     mocks: RecordingMocks, google: dict[str, Any]
 ) -> None:
     member = "gpu-fleet-prod-rtr"
@@ -186,9 +184,7 @@ def test_a_router_on_google_reads_what_it_needs_and_changes_nothing(
     assert [one.inputs["secretId"] for one in secrets if one.name.startswith(member)] == [google["engine_key"]]
 
 
-def test_routers_on_google_have_an_account_and_a_firewall_of_their_own(
-    mocks: RecordingMocks, google: dict[str, Any]
-) -> None:
+def test_routers_on_google_have_their_own_account_and_firewall(mocks: RecordingMocks, google: dict[str, Any]) -> None:
     routers = machines(mocks, "gcp:compute/instance:Instance", "gpu-fleet-role")
     accounts = {one["serviceAccount"]["email"].partition("@")[0] for one in routers}
     assert (len(routers), accounts) == (2, {"gpu-fleet-prod-rtr"})

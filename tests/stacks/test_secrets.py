@@ -42,7 +42,7 @@ def written(config: dict[str, Any], changes: dict[str, Any] | None = None) -> st
     [(AWS, "ssm:/gpu-fleet/prod/"), (GCP, "gcp-secret:projects/example-project/secrets/gpu-fleet-prod-")],
     ids=["aws", "gcp"],
 )
-def test_both_sides_are_told_of_the_same_keys_and_each_of_its_own_secret(config: dict[str, Any], place: str) -> None:
+def test_both_sides_receive_the_same_keys_and_each_its_own_secret(config: dict[str, Any], place: str) -> None:
     told = parse(changed(config, CHANGES), "file", TODAY)
     found = document.parse(written(config, CHANGES), "fleet.json")
     instance = to_json(instance_settings(told, told.pools[0], CapacityType.SPOT))
@@ -56,7 +56,7 @@ def test_both_sides_are_told_of_the_same_keys_and_each_of_its_own_secret(config:
 
 
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws", "gcp"])
-def test_an_instance_may_read_the_engine_key_alone_and_the_control_host_the_private_key(
+def test_an_instance_reads_only_the_engine_key_and_the_control_host_the_private_key(
     config: dict[str, Any],
 ) -> None:
     told = parse(config, "file", TODAY)
@@ -96,7 +96,7 @@ def test_a_document_that_names_a_foreign_secret_is_refused(config: dict[str, Any
             document.parse(changed_text, "fleet.json")
 
 
-def test_a_document_of_before_orders_were_signed_is_still_read() -> None:
+def test_a_document_without_signed_orders_is_still_valid() -> None:
     """This happens when the control host is upgraded before `pulumi up` writes the new document."""
     found = document.parse(written(AWS), "fleet.json")
     before = found.model_dump_json(exclude={"engine_key", "orders"})
@@ -109,7 +109,7 @@ def bad(keys: list[str]) -> list[str]:
     return [line.removeprefix(f"{FLEET}.orders.") for line in said(changed(AWS, {"orders.public_keys": keys}))]
 
 
-def test_public_keys_that_cannot_be_used_are_named() -> None:
+def test_unusable_public_keys_are_reported() -> None:
     wanted = "write the one in use (`gpufleet bootstrap` prints it), and while keys change the new one, too"
     print_it = "write what `gpufleet bootstrap` prints"
     assert bad([]) == [f"public_keys: must be one or two keys (is 0); {wanted}"]
@@ -137,7 +137,7 @@ def test_one_secret_for_both_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_the_example_key_is_nobodys(stack: str) -> None:
+def test_the_example_key_has_no_private_key(stack: str) -> None:
     """Its modulus is the hash of a sentence, so no private key exists. An example key left in the settings gives
     access to no one.
     """
@@ -148,7 +148,7 @@ def test_the_example_key_is_nobodys(stack: str) -> None:
     assert public_key(key) == PublicKey(modulus)
 
 
-def test_the_embedded_environment_takes_this_clones_key_and_no_other_environment_does(tmp_path: Path) -> None:
+def test_only_the_embedded_environment_uses_the_key_of_this_clone(tmp_path: Path) -> None:
     place = tmp_path / "order-key.pub"
     place.write_text(f"{PUBLIC.text}\n")
     local, prod = (parse(config, "file", TODAY) for config in (file("aws-local"), AWS))

@@ -253,16 +253,16 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
-def test_what_is_wrong_is_said_in_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
+def test_an_error_is_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
     assert said(changed(config, changes)) == [expected]
 
 
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws-prod", "gcp-prod"])
-def test_good_settings_give_no_line(config: dict[str, Any]) -> None:
+def test_valid_settings_produce_no_error(config: dict[str, Any]) -> None:
     assert said(config) == []
 
 
-def test_an_instance_is_told_how_long_its_engine_may_take() -> None:
+def test_an_instance_receives_the_start_limit_of_its_engine() -> None:
     told = reading.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
     limits = [
         to_json(instance_settings(told, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
@@ -276,7 +276,7 @@ def test_two_errors_are_both_shown() -> None:
     assert [line.split(":")[1].split("fleet.")[1] for line in lines] == ["pools.0.max", "pools.1.min"]
 
 
-def test_a_file_of_another_stack_is_seen() -> None:
+def test_a_file_of_another_stack_is_detected() -> None:
     assert said(AWS, "gcp-prod") == [
         f"{FLEET}.environment: and cloud say aws-prod, but the stack is gcp-prod; "
         "correct them, or use the file for stack aws-prod"
@@ -311,7 +311,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
         pytest.param("!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine", id="code"),
     ],
 )
-def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "Pulumi.aws-x.yaml"
     path.write_text(text)
     with pytest.raises(AppError, match=message):
@@ -321,7 +321,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str, message: str)
 DEAREST = {"max": 1, "machine_types": ["a2-ultragpu-2g", "a2-ultragpu-2g"]}
 
 
-def test_a_machine_type_without_a_price_in_the_region_is_seen(tmp_path: Path) -> None:
+def test_a_machine_type_without_a_price_in_the_region_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     changes = {"pools.1.capacity.on_demand.machine_types.1": "a3-ultragpu-8g"}
     path.write_text(yaml.safe_dump({"config": changed(GCP, {"pools.1.capacity.on_demand": DEAREST, **changes})}))
@@ -350,7 +350,7 @@ OLDER = (
         pytest.param("projects/p/global/images/of-our-own", {}, None, id="a name that tells no driver"),
     ],
 )
-def test_a_driver_too_old_for_the_engine_is_seen(
+def test_a_driver_too_old_for_the_engine_is_reported(
     tmp_path: Path, image: str, env: dict[str, str], words: str | None
 ) -> None:
     path = tmp_path / "settings.yaml"
@@ -376,7 +376,7 @@ def test_a_driver_too_old_for_the_engine_is_seen(
         pytest.param("of-our-own", None, id="a name that tells no system"),
     ],
 )
-def test_a_system_whose_python_is_too_old_for_the_agent_is_seen(
+def test_a_system_with_python_too_old_for_the_agent_is_reported(
     tmp_path: Path, image: str, python: str | None
 ) -> None:
     path = tmp_path / "settings.yaml"
@@ -396,7 +396,7 @@ def test_a_system_whose_python_is_too_old_for_the_agent_is_seen(
         assert line.endswith("take an image of Ubuntu 24.04, Debian 12 or newer")
 
 
-def test_an_exception_by_a_rules_earlier_id_is_told_the_new_one(tmp_path: Path) -> None:
+def test_an_exception_with_an_old_rule_id_is_reported_with_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     exception = {"rule": "no-wildcard-iam", "resource": "x", "owner": "ops", "reason": "r", "until": "2999-01-01"}
     path.write_text(yaml.safe_dump({"config": changed(AWS, {"policies.exceptions": [exception]})}))
@@ -404,7 +404,7 @@ def test_an_exception_by_a_rules_earlier_id_is_told_the_new_one(tmp_path: Path) 
     assert line.endswith("(is 'no-wildcard-iam'); name one as iam-in-list")
 
 
-def test_what_only_a_person_can_answer_is_asked(tmp_path: Path) -> None:
+def test_questions_for_the_operator_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     exception = {"rule": "imds-v2", "resource": "*", "owner": "ops", "reason": "r", "until": "2999-01-01"}
     changes = {"pools.0.capacity.reserved.0.review_by": "2020-01-01", "policies.exceptions": [exception]}

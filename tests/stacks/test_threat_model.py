@@ -201,7 +201,7 @@ def test_every_row_has_its_calls() -> None:
 
 
 @pytest.mark.parametrize("asset", CALLS)
-def test_a_machine_that_was_taken_over_may_what_the_threat_model_says_and_no_more(rights: Rights, asset: str) -> None:
+def test_a_compromised_machine_has_exactly_the_permissions_of_the_threat_model(rights: Rights, asset: str) -> None:
     for kind, cell in zip(KINDS, table()[asset], strict=True):
         wanted = ANSWERS[cell]
         for call in CALLS[asset]:

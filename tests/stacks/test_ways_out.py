@@ -55,13 +55,13 @@ def by(principal: str, owner: str | None) -> dict[str, str]:
         pytest.param("s3:PutObject", LAYER, STRANGER, STRANGER, False, id="nothing is written there"),
     ],
 )
-def test_s3_is_reached_in_our_account_alone(  # noqa: PLR0913
+def test_s3_is_reachable_only_in_our_account(  # noqa: PLR0913
     tmp_path: Path, action: str, resource: str, principal: str, owner: str, passes: bool
 ) -> None:
     assert allowed(policies(tmp_path)["s3"], action, resource, by(principal, owner)) is passes
 
 
-def test_every_endpoint_lets_our_identities_alone_pass(tmp_path: Path) -> None:
+def test_every_endpoint_allows_only_our_identities(tmp_path: Path) -> None:
     found = policies(tmp_path, {"network.private_services": sorted(ENDPOINTS)})
     assert set(found) == {"s3", *ENDPOINTS}
     for name, its in found.items():
@@ -76,13 +76,13 @@ def test_every_endpoint_lets_our_identities_alone_pass(tmp_path: Path) -> None:
     assert allowed(found["ec2"], "ec2:GetCapacityReservationUsage", shared, by(ACCOUNT, STRANGER))
 
 
-def test_beside_a_nat_s3_stays_open_since_nothing_would_be_closed(tmp_path: Path) -> None:
+def test_with_nat_the_s3_endpoint_has_no_policy(tmp_path: Path) -> None:
     recording = declared(changed(AWS, {"network.internet": "nat"}), "aws-prod", tmp_path)
     (s3,) = [one for one in recording.of_type(ENDPOINT) if one.inputs["serviceName"].endswith(".s3")]
     assert s3.inputs.get("policy") is None
 
 
-def test_images_come_from_registries_that_the_settings_name(tmp_path: Path) -> None:
+def test_images_come_only_from_registries_in_the_settings(tmp_path: Path) -> None:
     central = "444455556666"
     image = f"{central}.dkr.ecr.{REGION}.amazonaws.com/dcgm@sha256:{'0' * 64}"
     found = policies(tmp_path, {"machines.dcgm_image": image})
