@@ -1,4 +1,4 @@
-"""In production an agent starts, fetches and changes to approved revisions alone, whoever wrote served.json."""
+"""In production an agent starts, fetches and switches to approved revisions only, whoever wrote served.json."""
 
 import shutil
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ MODEL = "models/chat"
 
 @pytest.fixture
 def own_bucket(bucket: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
+    """A copy of the bucket that a test may change."""
     shutil.copytree(bucket, tmp_path / "bucket")
     return tmp_path / "bucket"
 
@@ -40,16 +40,14 @@ def served(bucket: Path) -> str:
 
 
 def another(bucket: Path, folder: Path) -> str:
-    """A second revision, in the bucket and not served."""
+    """Publish a second revision in the bucket that is not served."""
     tiny_model.make(folder / "second", tiny_model.TinyModelShape(seed=2))
     manifest = manifests.describe(folder / "second", name="chat", revision="second")
     publish.add(FolderStore(bucket), folder / "second", manifest)
     return manifest.digest
 
 
-def test_a_revision_that_nobody_approved_boots_no_engine_and_fetches_nothing(
-    own_bucket: Path, tmp_path: Path
-) -> None:
+def test_an_unapproved_revision_is_neither_fetched_nor_started(own_bucket: Path, tmp_path: Path) -> None:
     machine = machine_of("prod", own_bucket, tmp_path)
     assert not machine.boot.run()
     assert machine.life.phase is Phase.FAILED
@@ -58,20 +56,20 @@ def test_a_revision_that_nobody_approved_boots_no_engine_and_fetches_nothing(
     assert Cache(machine.boot.cache_root).find_digest(served(own_bucket)) is None
 
 
-def test_an_approved_one_boots_and_elsewhere_nobody_is_asked(own_bucket: Path, tmp_path: Path) -> None:
+def test_an_approved_revision_boots_and_other_environments_need_no_approval(own_bucket: Path, tmp_path: Path) -> None:
     assert machine_of("dev", own_bucket, tmp_path / "dev").boot.run()
     allow(own_bucket, served(own_bucket))
     assert machine_of("prod", own_bucket, tmp_path / "prod").boot.run()
 
 
-def test_a_note_of_the_release_before_counts(own_bucket: Path, tmp_path: Path) -> None:
+def test_an_approval_of_the_previous_release_counts(own_bucket: Path, tmp_path: Path) -> None:
     digest = served(own_bucket)
     allow(own_bucket, digest)
     (own_bucket / "approvals/chat" / f"{digest}.json").rename(own_bucket / MODEL / digest / "approved.json")
     assert machine_of("prod", own_bucket, tmp_path).boot.run()
 
 
-def test_served_json_and_orders_change_no_instance_to_what_nobody_approved(own_bucket: Path, tmp_path: Path) -> None:
+def test_served_json_and_orders_cannot_switch_to_an_unapproved_revision(own_bucket: Path, tmp_path: Path) -> None:
     first = served(own_bucket)
     allow(own_bucket, first)
     machine = machine_of("prod", own_bucket, tmp_path)
@@ -90,7 +88,7 @@ def test_served_json_and_orders_change_no_instance_to_what_nobody_approved(own_b
     assert machine.life.digest == evil
 
 
-def test_the_approval_of_another_revision_is_none(own_bucket: Path, tmp_path: Path) -> None:
+def test_the_approval_of_another_revision_does_not_count(own_bucket: Path, tmp_path: Path) -> None:
     evil = another(own_bucket, tmp_path)
     allow(own_bucket, evil)
     notes = own_bucket / "approvals/chat"
@@ -101,7 +99,7 @@ def test_the_approval_of_another_revision_is_none(own_bucket: Path, tmp_path: Pa
 
 
 class S3Like(FolderStore):
-    """Answers who may not list the bucket as S3 does: what is not there is refused."""
+    """Behaves like S3 for a caller without the list permission: it refuses access to missing objects."""
 
     def connect(self) -> FolderReader:
         return _Refusing(self._root)
@@ -121,9 +119,7 @@ class S3LikeCloud(FakeCloud):
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["a note of the release before", "no note"])
-def test_who_may_not_list_the_bucket_takes_a_refusal_for_no_approval(
-    own_bucket: Path, tmp_path: Path, old: bool
-) -> None:
+def test_without_the_list_permission_a_refusal_means_no_approval(own_bucket: Path, tmp_path: Path, old: bool) -> None:
     digest = served(own_bucket)
     if old:
         allow(own_bucket, digest)

@@ -18,7 +18,7 @@ def machine(bucket: Path, tmp_path: Path) -> Machine:
     return Machine(root=tmp_path, bucket=bucket)
 
 
-def test_a_boot_goes_through_its_steps_in_order_and_says_so(machine: Machine) -> None:
+def test_a_boot_runs_its_steps_in_order_and_reports_them(machine: Machine) -> None:
     assert machine.life.agent_check() == "down"
     assert machine.boot.run()
     assert machine.life.ready
@@ -33,7 +33,7 @@ def test_a_boot_goes_through_its_steps_in_order_and_says_so(machine: Machine) ->
     assert f" serve {served} " in machine.units.texts[engines.UNIT]
 
 
-def test_a_new_agent_beside_a_healthy_engine_disturbs_nobody(machine: Machine) -> None:
+def test_a_restarted_agent_leaves_a_healthy_engine_alone(machine: Machine) -> None:
     machine.boot.run()
     machine.restart_agent()
     assert machine.boot.run()
@@ -42,7 +42,7 @@ def test_a_new_agent_beside_a_healthy_engine_disturbs_nobody(machine: Machine) -
     assert machine.disks.prepared == ["/mnt/nvme"]
 
 
-def test_a_machine_that_was_rebooted_boots_again(machine: Machine) -> None:
+def test_a_rebooted_machine_boots_again(machine: Machine) -> None:
     machine.boot.run()
     machine.units.states.clear()
     machine.restart_agent()
@@ -52,7 +52,7 @@ def test_a_machine_that_was_rebooted_boots_again(machine: Machine) -> None:
     assert machine.disks.prepared == ["/mnt/nvme"] * 2
 
 
-def test_a_step_that_fails_is_tried_again(machine: Machine) -> None:
+def test_a_failed_step_is_retried(machine: Machine) -> None:
     machine.disks.failures = 2
     assert machine.boot.run()
     (step,) = [step for step in machine.life.steps() if step.phase is Phase.DISKS]
@@ -74,7 +74,7 @@ def test_a_step_that_keeps_failing_ends_the_boot_and_later_the_instance(machine:
     assert machine.life.status()["phase"] == "failed"
 
 
-def test_an_engine_that_ends_while_it_loads_is_started_again_within_its_limit(machine: Machine) -> None:
+def test_an_engine_that_ends_while_it_loads_is_restarted_within_its_limit(machine: Machine) -> None:
     machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
     assert not machine.boot.run()
     assert "ended while it loaded" in machine.life.status()["error"]
@@ -88,13 +88,13 @@ def test_an_engine_that_never_becomes_healthy_fails_at_its_limit(machine: Machin
     assert machine.since_start() == pytest.approx(900, abs=10)
 
 
-def test_a_model_that_is_not_served_is_waited_for_then_fails_with_its_name(bucket: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_not_served_fails_with_its_name_after_retries(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket, settings=settings(model="models/other"))
     assert not machine.boot.run()
     assert "models/other" in machine.life.status()["error"]
 
 
-def test_arguments_that_may_not_be_are_hopeless_at_once(bucket: Path, tmp_path: Path) -> None:
+def test_invalid_engine_arguments_fail_without_a_retry(bucket: Path, tmp_path: Path) -> None:
     base = settings()
     bad = replace(base, engine=replace(base.engine, args=("--host", "0.0.0.0")))
     machine = Machine(root=tmp_path, bucket=bucket, settings=bad)
@@ -103,7 +103,7 @@ def test_arguments_that_may_not_be_are_hopeless_at_once(bucket: Path, tmp_path: 
     assert machine.since_start() < 1
 
 
-def test_without_its_exporter_an_instance_serves_and_says_what_is_missing(machine: Machine) -> None:
+def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Machine) -> None:
     def refuse(name: str) -> UnitState:
         if name == engines.DCGM_UNIT:
             raise StepError("docker: no such image")
@@ -114,13 +114,13 @@ def test_without_its_exporter_an_instance_serves_and_says_what_is_missing(machin
     assert "no such image" in machine.life.status()["warnings"]["exporter"]
 
 
-def test_a_machine_runs_a_node_exporter_only_where_it_is_told_to(machine: Machine) -> None:
+def test_a_node_exporter_runs_only_if_the_settings_enable_it(machine: Machine) -> None:
     assert machine.boot.run()
     assert engines.NODE_EXPORTER_UNIT not in machine.units.texts
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["it starts", "it does not"])
-def test_a_node_exporter_is_nice_to_have(bucket: Path, tmp_path: Path, refused: bool) -> None:
+def test_a_node_exporter_is_optional(bucket: Path, tmp_path: Path, refused: bool) -> None:
     wants = settings(node_exporter_image="node-exporter@sha256:2")
     machine = Machine(root=tmp_path, bucket=bucket, settings=wants)
 
@@ -183,7 +183,7 @@ def test_a_cloud_that_is_silent_is_a_warning_until_it_answers(machine: Machine) 
     assert machine.life.status()["warnings"].keys() <= {"gpu"}
 
 
-def test_a_clock_that_is_set_back_puts_no_boot_off(machine: Machine) -> None:
+def test_a_clock_that_is_set_back_delays_no_boot(machine: Machine) -> None:
     machine.disks.failures = 1
     slept = machine.boot.world.sleep
     steps = iter([timedelta(hours=1)])
@@ -198,7 +198,7 @@ def test_a_clock_that_is_set_back_puts_no_boot_off(machine: Machine) -> None:
     assert machine.clock.now - began < timedelta(0)
 
 
-def test_a_disk_that_takes_no_more_keeps_nothing_from_draining(machine: Machine) -> None:
+def test_a_full_disk_prevents_no_drain(machine: Machine) -> None:
     machine.boot.run()
     folder = machine.root / "var/lib/gpu-fleet"
     shutil.rmtree(folder)
@@ -209,7 +209,7 @@ def test_a_disk_that_takes_no_more_keeps_nothing_from_draining(machine: Machine)
     assert "would not know of this phase" in machine.life.status()["warnings"]["state"]
 
 
-def test_a_state_file_that_was_cut_is_no_harm(machine: Machine) -> None:
+def test_a_truncated_state_file_is_ignored(machine: Machine) -> None:
     machine.boot.run()
     file = machine.root / "var/lib/gpu-fleet/agent.json"
     file.write_text(json.dumps({"phase": "drained"})[:-3])

@@ -1,4 +1,4 @@
-"""Commands for what `lsblk` says on instances with 0, 1, 2 and 8 disks, fresh and rebooted."""
+"""Commands for the output of `lsblk` on instances with 0, 1, 2 and 8 disks, new and rebooted."""
 
 import json
 from collections.abc import Sequence
@@ -92,30 +92,30 @@ MOUNT = ["mount", "-o", "noatime,nodiratime,discard"]
         ),
     ],
 )
-def test_what_is_run(found: tuple[dict[str, Any], ...], wanted: list[list[str]]) -> None:
+def test_the_commands(found: tuple[dict[str, Any], ...], wanted: list[list[str]]) -> None:
     assert commands(read_lsblk(devices(*found)), "/mnt/nvme") == wanted
 
 
 def test_the_system_disk_is_never_touched() -> None:
-    # EBS and instance store share the numbers: what is nvme0 here may be nvme1 at the next start
+    # EBS and instance store share the device numbering: nvme0 can become nvme1 at the next start.
     swapped = disk(0)
     system = {**EBS, "path": "/dev/nvme1n1"}
     found = read_lsblk(json.dumps({"blockdevices": [swapped, system]}))
     assert [device.path for device in local_disks(found)] == ["/dev/nvme0n1"]
 
 
-def test_disks_that_somebody_else_mounted_are_left_alone() -> None:
+def test_disks_mounted_elsewhere_are_left_alone() -> None:
     with pytest.raises(StepError, match="/scratch"):
         commands(read_lsblk(devices(disk(1, fstype="ext4", mountpoints=["/scratch"]))), "/mnt/nvme")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"blockdevices": [{}]}', "lsblk: command not found"])
-def test_nonsense_from_lsblk_is_an_error(text: str) -> None:
+def test_invalid_output_of_lsblk_is_an_error(text: str) -> None:
     with pytest.raises(StepError, match="lsblk"):
         read_lsblk(text)
 
 
-def test_paths_lie_below_the_machine_root(tmp_path: Path) -> None:
+def test_paths_are_below_the_machine_root(tmp_path: Path) -> None:
     ran: list[Sequence[str]] = []
 
     def run(command: Sequence[str]) -> str:
@@ -140,7 +140,7 @@ def test_paths_lie_below_the_machine_root(tmp_path: Path) -> None:
         pytest.param(Cloud.AWS, "m7i.large", 0, None, id="a type that nobody knows"),
     ],
 )
-def test_a_disk_that_is_missing_is_said(cloud: Cloud, machine_type: str, found: int, says: str | None) -> None:
+def test_a_missing_disk_is_a_warning(cloud: Cloud, machine_type: str, found: int, says: str | None) -> None:
     said = missing(found, cloud, machine_type)
     assert (said is None) is (says is None)
     assert (says or "") in (said or "")

@@ -1,4 +1,4 @@
-"""The timelines of 120 s (EC2) and 30 s (Google Cloud), second by second, on a clock that is moved by hand."""
+"""The timelines of notices of 120 s (EC2) and 30 s (Google Cloud), second by second, on a manual clock."""
 
 import json
 from dataclasses import replace
@@ -40,12 +40,12 @@ def life_in(file: Path) -> NodeState:
 
 
 def stopped_at(machine: Machine, seconds: float) -> bool:
-    """Whether the engine had been stopped before that many seconds had passed."""
+    """Return whether the engine was stopped within that number of seconds."""
     machine.pass_time(timedelta(seconds=seconds))
     return ("stop", engines.UNIT) in machine.units.calls
 
 
-def test_a_preemption_of_120_s_lets_requests_end_and_stops_as_soon_as_it_is_quiet(machine: Machine) -> None:
+def test_a_notice_of_120_s_lets_requests_end_and_stops_the_idle_engine(machine: Machine) -> None:
     machine.engine.running = 8
     machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
     machine.pass_time(timedelta(seconds=6))
@@ -60,7 +60,7 @@ def test_a_preemption_of_120_s_lets_requests_end_and_stops_as_soon_as_it_is_quie
     assert machine.life.counters.requests_cut == 0
 
 
-def test_requests_that_never_end_are_cut_the_margin_before_the_notice_is_over(machine: Machine) -> None:
+def test_endless_requests_are_cut_one_margin_before_the_deadline(machine: Machine) -> None:
     machine.engine.running = 3
     machine.engine.waiting = 1
     over = machine.clock.now + timedelta(seconds=120)
@@ -75,7 +75,7 @@ def test_requests_that_never_end_are_cut_the_margin_before_the_notice_is_over(ma
     assert machine.life.counters.requests_cut == 4
 
 
-def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_instance_goes(machine: Machine) -> None:
+def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_deadline(machine: Machine) -> None:
     machine.units.on_stop = lambda _name: UnitState.DEACTIVATING
     machine.engine.running = 3
     over = machine.clock.now + timedelta(seconds=30)
@@ -86,7 +86,7 @@ def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_instance_goes
     assert machine.life.since < over
 
 
-def test_the_engine_is_stopped_only_after_every_router_was_told(machine: Machine) -> None:
+def test_the_engine_is_stopped_only_after_all_routers_are_notified(machine: Machine) -> None:
     for router in ("10.0.0.2", "10.0.0.3"):
         assert machine.life.agent_check(router) == "up ready"
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
@@ -98,23 +98,23 @@ def test_the_engine_is_stopped_only_after_every_router_was_told(machine: Machine
     assert machine.life.counters.requests_cut == 0
 
 
-def test_a_router_that_is_gone_holds_no_drain_up(machine: Machine) -> None:
+def test_a_missing_router_delays_no_drain(machine: Machine) -> None:
     machine.life.agent_check("10.0.0.2")
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert not stopped_at(machine, 10)
     assert stopped_at(machine, 5)
 
 
-def test_whoever_asks_for_agent_checks_holds_a_drain_up_by_nothing(machine: Machine) -> None:
-    """Anybody in the group's network may ask, from as many addresses as they like."""
+def test_agent_checks_from_other_hosts_delay_no_drain(machine: Machine) -> None:
+    """Any host in the group's network can send agent checks, from any number of addresses."""
     for number in range(1000):
         machine.life.agent_check(f"10.0.{number // 250}.{number % 250}")
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert stopped_at(machine, 15)
 
 
-def test_a_notice_that_comes_late_lets_routers_hear_of_it_before_the_engine_stops(machine: Machine) -> None:
-    """10 s, of which the poll of metadata takes up to 5: the margin of 5 s would stop the engine at once."""
+def test_routers_are_notified_before_the_engine_stops_even_after_a_late_notice(machine: Machine) -> None:
+    """A notice of 10 s, of which polling takes up to 5 s: the margin of 5 s would stop the engine immediately."""
     machine.engine.running = 2
     over = machine.clock.now + timedelta(seconds=10)
     machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
@@ -127,8 +127,8 @@ def test_a_notice_that_comes_late_lets_routers_hear_of_it_before_the_engine_stop
     assert machine.life.phase is Phase.DRAINED
 
 
-def test_an_engine_that_systemd_stops_is_out_of_the_router_first(machine: Machine) -> None:
-    """The machine's own shutdown, or a person with `systemctl stop`: nobody gave the agent an order."""
+def test_an_engine_that_systemd_stops_is_out_of_rotation_first(machine: Machine) -> None:
+    """The machine shuts down or an operator runs `systemctl stop`: the agent gets no order."""
     assert machine.life.agent_check() == "up ready"
     file = stop_marker.place(machine.root)
     file.touch()
@@ -143,7 +143,7 @@ def test_a_drained_engine_is_stopped_without_waiting_again(machine: Machine) -> 
     assert stop_marker.place(machine.root).exists()
 
 
-def test_a_notice_of_30_s_is_kept_by_every_step(machine: Machine) -> None:
+def test_all_steps_fit_into_a_notice_of_30_s(machine: Machine) -> None:
     machine.engine.running = 1
     over = machine.clock.now + timedelta(seconds=30)
     machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
@@ -163,12 +163,12 @@ def test_a_clock_that_is_off_by_an_hour_costs_no_request_and_no_drain(machine: M
     assert machine.life.agent_check() == "drain"
     assert "the clock is off" in machine.life.status()["warnings"]["clock"]
     assert not stopped_at(machine, 60)
-    # whatever the clock says, two minutes after the notice nothing is left to do
+    # Whatever the clock shows, the drain is complete two minutes after the notice.
     machine.pass_time(timedelta(seconds=120) - (machine.clock.now - seen))
     assert machine.life.phase is Phase.DRAINED
 
 
-def test_a_clock_that_is_set_back_hides_no_notice_and_holds_up_no_drain(machine: Machine) -> None:
+def test_a_clock_that_is_set_back_hides_no_notice_and_delays_no_drain(machine: Machine) -> None:
     machine.pass_time(timedelta(seconds=5))
     machine.clock.now -= timedelta(hours=1)
     machine.engine.running = 2
@@ -182,8 +182,8 @@ def test_a_clock_that_is_set_back_hides_no_notice_and_holds_up_no_drain(machine:
     assert machine.life.phase is Phase.DRAINED
 
 
-def test_a_termination_by_the_group_drains_once_and_says_so(machine: Machine) -> None:
-    """The control host reads it and completes the group's hook; the instance has no right to."""
+def test_a_termination_by_the_group_drains_once_and_is_reported(machine: Machine) -> None:
+    """The control host reads the status and completes the group's hook; the instance has no permission for it."""
     machine.engine.running = 1
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=30))
@@ -196,7 +196,7 @@ def test_a_termination_by_the_group_drains_once_and_says_so(machine: Machine) ->
     assert machine.life.status()["drained"]
 
 
-def test_a_drain_ends_while_the_clouds_metadata_is_silent(machine: Machine) -> None:
+def test_a_drain_ends_while_metadata_does_not_respond(machine: Machine) -> None:
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=6))
     machine.cloud.refuses = True
@@ -213,14 +213,14 @@ def test_an_instance_that_a_watchdog_drained_stays_drained_when_its_group_ends_i
     assert machine.life.status()["drained"]
 
 
-def test_a_rebalance_recommendation_is_said_and_drains_nothing(machine: Machine) -> None:
+def test_a_rebalance_recommendation_is_reported_and_drains_nothing(machine: Machine) -> None:
     machine.cloud.said = [CloudNotice(kind=Notice.REBALANCE)]
     machine.pass_time(timedelta(seconds=10))
     assert machine.life.ready
     assert machine.life.status()["rebalance_advised"] is True
 
 
-def test_a_drain_in_the_middle_of_a_boot_ends_it(bucket: Path, tmp_path: Path) -> None:
+def test_a_drain_aborts_a_boot(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
     machine.disks.failures = 1
 
@@ -235,7 +235,7 @@ def test_a_drain_in_the_middle_of_a_boot_ends_it(bucket: Path, tmp_path: Path) -
     assert machine.units.calls == []
 
 
-def test_a_drain_outlives_the_agent(machine: Machine) -> None:
+def test_a_drain_survives_a_restart_of_the_agent(machine: Machine) -> None:
     machine.engine.running = 2
     machine.agent.ask_to_drain(DrainOwner.ROLLOUT, "rollout", timedelta(seconds=60))
     deadline = machine.life.status()["deadline"]
@@ -246,14 +246,14 @@ def test_a_drain_outlives_the_agent(machine: Machine) -> None:
     assert not stopped_at(machine, 50)
 
 
-def test_an_engine_whose_load_is_unknown_keeps_its_time(machine: Machine) -> None:
+def test_an_engine_with_unknown_load_gets_its_full_time(machine: Machine) -> None:
     machine.engine.silent = True
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert not stopped_at(machine, 54)
     assert stopped_at(machine, 2)
 
 
-def test_a_later_request_may_only_bring_the_deadline_forward() -> None:
+def test_a_later_request_can_only_move_the_deadline_earlier() -> None:
     first = Order(by=DrainOwner.IDLE, reason="idle", asked_at=START, deadline=START + timedelta(seconds=60))
     later = replace(first, by=DrainOwner.PERSON, reason="again", deadline=START + timedelta(seconds=90))
     sooner = replace(first, by=DrainOwner.CLOUD, deadline=START + timedelta(seconds=30), notice_at=START)
@@ -274,7 +274,7 @@ ORDERS = st.builds(
 
 @settings_of_hypothesis(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(orders=st.lists(ORDERS, min_size=1, max_size=5), restarts=st.sets(st.integers(0, 4)))
-def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
+def test_the_first_owner_stays_despite_later_requests_and_restarts(
     tmp_path: Path, orders: list[Order], restarts: set[int]
 ) -> None:
     file = tmp_path / "agent.json"
@@ -291,7 +291,7 @@ def test_the_first_owner_stays_whatever_is_asked_later_and_over_restarts(
             assert life.order == held
 
 
-def test_a_notice_during_another_drain_leaves_it_its_owner(machine: Machine) -> None:
+def test_a_notice_during_another_drain_keeps_its_owner(machine: Machine) -> None:
     machine.engine.running = 1
     machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
     over = machine.clock.now + timedelta(seconds=30)
@@ -307,7 +307,7 @@ def test_a_notice_during_another_drain_leaves_it_its_owner(machine: Machine) -> 
     assert status["notice_at"] == "2026-11-21T02:00:05.000Z"
 
 
-def test_an_end_by_the_group_is_no_notice_of_preemption(machine: Machine) -> None:
+def test_a_termination_by_the_group_is_not_a_preemption_notice(machine: Machine) -> None:
     machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=6))
     assert (machine.life.status()["by"], machine.life.status()["notice_at"]) == ("cloud", None)
@@ -325,7 +325,7 @@ def test_an_end_by_the_group_is_no_notice_of_preemption(machine: Machine) -> Non
         pytest.param("maintenance", "person", False, id="a request of somebody else"),
     ],
 )
-def test_a_drain_that_release_0_1_left_behind_is_read(reason: str, by: str, noticed: bool, tmp_path: Path) -> None:
+def test_a_drain_stored_by_release_0_1_is_read(reason: str, by: str, noticed: bool, tmp_path: Path) -> None:
     file = tmp_path / "agent.json"
     at = "2026-11-21T02:00:00.000Z"
     left = {"version": 1, "phase": "draining", "since": at, "error": None, "digest": None, "has_served": True}
@@ -342,10 +342,10 @@ def test_a_drain_that_release_0_1_left_behind_is_read(reason: str, by: str, noti
     hangs=st.booleans(),
     margin_s=st.integers(1, 20),
 )
-def test_every_drain_ends_by_its_deadline_and_cuts_nothing_that_had_time(
+def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
     deadline_s: int, ends_after_s: float | None, hangs: bool, margin_s: int
 ) -> None:
-    """Driven with one look a second, as slow as it may get; killing takes no time here."""
+    """One tick per second, the slowest allowed rate; a kill takes no time here."""
     units = FakeUnits(states={engines.UNIT: UnitState.ACTIVE})
     order = Order(by=DrainOwner.PERSON, reason="test", asked_at=START, deadline=START + timedelta(seconds=deadline_s))
     margin, tick = timedelta(seconds=margin_s), timedelta(seconds=0.5)

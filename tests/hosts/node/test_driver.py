@@ -1,4 +1,4 @@
-"""GPU drivers as their kernel module tells of them, and engines that need a newer one."""
+"""GPU driver versions as the kernel module reports them, and engines that need a newer driver."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,12 +46,12 @@ def engine(**env: str) -> EngineSettings:
         pytest.param("NVRM version: something new\n", None, id="words that nobody knows"),
     ],
 )
-def test_the_module_tells_its_version(tmp_path: Path, text: str, version: str | None) -> None:
+def test_the_version_of_the_kernel_module_is_read(tmp_path: Path, text: str, version: str | None) -> None:
     tell(tmp_path, text)
     assert driver.installed(tmp_path) == version
 
 
-def test_a_machine_without_a_driver_tells_none(tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_has_no_version(tmp_path: Path) -> None:
     assert driver.installed(tmp_path) is None
 
 
@@ -89,7 +89,7 @@ def test_a_driver_that_is_too_old_fails_the_boot_before_anything_is_fetched(buck
     assert machine.units.calls == []
 
 
-def test_what_the_settings_say_of_the_engine_counts(bucket: Path, tmp_path: Path) -> None:
+def test_the_cuda_requirement_in_the_settings_counts(bucket: Path, tmp_path: Path) -> None:
     base = settings()
     needs = replace(base, engine=replace(base.engine, env={driver.REQUIRE: "cuda>=13.0"}))
     tell(tmp_path, OPEN)
@@ -97,7 +97,7 @@ def test_what_the_settings_say_of_the_engine_counts(bucket: Path, tmp_path: Path
     assert Machine(root=tmp_path / "other", bucket=bucket).boot.run()
 
 
-def test_an_engine_that_ends_while_it_loads_is_told_with_its_driver(bucket: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_crashed_engine_contains_its_driver(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
     tell(tmp_path, OPEN)
     machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE

@@ -1,4 +1,4 @@
-"""What an engine says that is ending, hung or not an engine: the agent's loop outlives it."""
+"""Responses of an engine that is stopping, hung or not an engine: the agent's loop survives them."""
 
 import socket
 import socketserver
@@ -35,14 +35,14 @@ def trickles(connection: socket.socket) -> None:
 
 @pytest.fixture
 def serve() -> Generator[Callable[[Say], str]]:
-    """Starts a program that reads what it is asked and then says something."""
+    """Starts a server that reads a request and then sends a given response."""
     with ExitStack() as servers:
 
         def start(say: Say) -> str:
             class Program(socketserver.BaseRequestHandler):
                 def handle(self) -> None:
                     self.request.recv(65536)
-                    with suppress(OSError):  # whoever asked may have had enough
+                    with suppress(OSError):  # the client may have closed the connection
                         say(self.request)
 
             server = servers.enter_context(served(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program)))
@@ -72,7 +72,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("say", BROKEN)
-def test_an_engine_that_says_nothing_of_use_is_not_heard(serve: Callable[[Say], str], say: Say) -> None:
+def test_an_engine_with_invalid_responses_is_unhealthy(serve: Callable[[Say], str], say: Say) -> None:
     found = engine(serve(say))
     assert not found.healthy()
     assert found.load() is None
@@ -89,29 +89,31 @@ def test_an_engine_that_says_nothing_of_use_is_not_heard(serve: Callable[[Say], 
         pytest.param(b"", None, id="nothing"),
     ],
 )
-def test_what_an_engine_says_of_its_load(serve: Callable[[Say], str], page: bytes, load: EngineLoad | None) -> None:
+def test_the_load_is_read_from_the_engines_metrics(
+    serve: Callable[[Say], str], page: bytes, load: EngineLoad | None
+) -> None:
     assert engine(serve(says(whole(page)))).load() == load
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'{"choices": []}', b"{", b"\xff"])
-def test_a_first_answer_without_choices_is_none(serve: Callable[[Say], str], body: bytes) -> None:
+def test_a_first_answer_without_choices_is_an_error(serve: Callable[[Say], str], body: bytes) -> None:
     with pytest.raises(StepError, match="the first request"):
         engine(serve(says(whole(body)))).warm_up("key")
 
 
-def test_an_answer_that_trickles_is_given_up(serve: Callable[[Say], str]) -> None:
+def test_a_slow_answer_is_aborted(serve: Callable[[Say], str]) -> None:
     with pytest.raises(TimeoutError, match="no end of its answer"):
         local_http.fetch(serve(trickles), 0.2)
 
 
-def test_an_answer_without_end_is_given_up(serve: Callable[[Say], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_aborted(serve: Callable[[Say], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_http, "MOST_BYTES", 1000)
     with pytest.raises(TimeoutError, match="no end of its answer"):
         local_http.fetch(serve(says(whole(b"x" * 2000))), 5)
 
 
 @pytest.mark.parametrize("say", BROKEN)
-def test_an_exporter_that_breaks_off_breaks_nothing(
+def test_an_aborted_exporter_answer_breaks_nothing(
     serve: Callable[[Say], str], say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port = serve(say).removeprefix("http://").split(":")

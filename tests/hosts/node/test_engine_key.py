@@ -1,4 +1,4 @@
-"""The engine's key: a secret of its own, in one file for root, before the engine starts."""
+"""The engine's API key: a separate secret, in one file that only root can read, written before the engine starts."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def laid(machine: Machine) -> Path:
     return machine.root / "run/gpu-fleet/engine.env"
 
 
-def test_the_key_is_there_before_the_engine_starts_and_nowhere_else(machine: Machine) -> None:
+def test_the_key_is_in_its_file_before_the_engine_starts_and_nowhere_else(machine: Machine) -> None:
     found: list[str] = []
     start = machine.units.on_start
 
@@ -45,7 +45,7 @@ def test_the_key_is_there_before_the_engine_starts_and_nowhere_else(machine: Mac
     assert KEY not in "".join(machine.units.texts.values())
 
 
-def test_an_engine_that_anybody_may_ask_is_not_started(machine: Machine) -> None:
+def test_an_engine_without_authentication_is_not_started(machine: Machine) -> None:
     machine.cloud.refuses = True
     assert not machine.boot.run()
     assert machine.life.phase is Phase.FAILED
@@ -64,7 +64,7 @@ def test_an_engine_that_anybody_may_ask_is_not_started(machine: Machine) -> None
         pytest.param("e" * 64 + "\nVLLM_SERVER_DEV_MODE=1", id="a second line"),
     ],
 )
-def test_a_secret_that_is_no_engine_key_starts_no_engine_and_is_not_shown(machine: Machine, secret: str) -> None:
+def test_an_invalid_engine_key_starts_no_engine_and_is_not_shown(machine: Machine, secret: str) -> None:
     machine.cloud.engine_key = secret
     assert not machine.boot.run()
     assert "ssm:/engine-key: holds no engine key (64 hexadecimal digits" in machine.life.status()["error"]
@@ -85,13 +85,13 @@ def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(ma
         assert laid(machine).read_text() == f"VLLM_API_KEY={KEY}\n"
 
 
-def test_a_file_that_cannot_be_written_is_said_with_its_name(tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(StepError, match="engine's key cannot be written to .*/run/gpu-fleet/engine.env"):
         engine_key.lay(tmp_path, EngineKind.VLLM, KEY)
 
 
-def test_what_was_left_half_written_is_no_harm(tmp_path: Path) -> None:
+def test_a_partially_written_file_is_ignored(tmp_path: Path) -> None:
     place = engine_key.place(tmp_path)
     place.parent.mkdir(parents=True)
     half_done = place.with_name(f".{place.name}.part")

@@ -1,4 +1,4 @@
-"""How long an instance of Google Cloud believes it has after the notice of its preemption."""
+"""How much time an instance on Google Cloud assumes after a preemption notice."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ KNOWN = {
 
 
 class Told(GoogleMetadata):
-    """A metadata server that says this."""
+    """A metadata server with given values."""
 
     def __init__(self, values: dict[str, str]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Told(GoogleMetadata):
         pytest.param({"instance/attributes/gpu-fleet-preemption-notice-s": "two minutes"}, 25, id="nonsense"),
     ],
 )
-def test_the_notice_that_the_template_asked_for_is_used(asked_for: dict[str, str], seconds: int) -> None:
+def test_the_notice_of_the_instance_template_is_used(asked_for: dict[str, str], seconds: int) -> None:
     side = GoogleSide(Told(KNOWN | asked_for), lambda: NOW)
     (notice,) = side.notices()
     assert (notice.kind, notice.at) == (Notice.PREEMPTION, NOW + timedelta(seconds=seconds))

@@ -1,4 +1,4 @@
-"""GPUs that must not serve, as their exporter tells of them."""
+"""Detection of GPUs that must not serve, from the exporter's metrics."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from serving.exposition import Sample
 
 
 def page(count: int, **more: float) -> list[Sample]:
-    """An exporter's page of that many GPUs; `more` are metrics of the last one."""
+    """Return the exporter's metrics for `count` GPUs; `more` are metrics of the last one."""
     used = [
         Sample(name=metrics.FB_USED.name, labels={"gpu": str(n), "UUID": f"GPU-{n}"}, value=1.0) for n in range(count)
     ]
@@ -36,6 +36,6 @@ def test_the_verdict(samples: list[Sample], expected: int | None, broken: str | 
     assert (report.unknown is not None) is unknown
 
 
-def test_machine_types_say_how_many() -> None:
+def test_the_machine_type_defines_the_expected_gpus() -> None:
     assert expected_gpus(Cloud.AWS, "g6.12xlarge") == 4
     assert expected_gpus(Cloud.AWS, "m7i.large") is None

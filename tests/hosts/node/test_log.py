@@ -1,4 +1,4 @@
-"""What the agent logs: the fields of docs/logs.md, and no secret."""
+"""The agent's log: the fields of docs/logs.md, and no secret."""
 
 import json
 from contextlib import closing, nullcontext
@@ -38,7 +38,7 @@ def outcomes(machine: Machine, event: str) -> list[str]:
     return [line["outcome"] for line in lines(machine, event)]
 
 
-def test_every_line_says_when_what_and_where(machine: Machine) -> None:
+def test_every_line_has_time_event_and_resource(machine: Machine) -> None:
     machine.boot.run()
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand, ana: kernel", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=10))
@@ -70,7 +70,7 @@ def test_a_boot_has_a_line_for_each_step_and_for_the_cache(machine: Machine) -> 
     assert outcomes(machine, "phase") == ["disks", "cache", "engine", "warm-up", "ready"]
 
 
-def test_a_boot_that_fails_or_is_stopped_says_so(machine: Machine, bucket: Path, tmp_path: Path) -> None:
+def test_a_failed_or_stopped_boot_is_logged(machine: Machine, bucket: Path, tmp_path: Path) -> None:
     machine.disks.failures = 99
     machine.boot.run()
     (step,) = lines(machine, "boot_step")
@@ -84,7 +84,7 @@ def test_a_boot_that_fails_or_is_stopped_says_so(machine: Machine, bucket: Path,
     assert outcomes(other, "boot_step") == ["stopped"]
 
 
-def test_a_drain_says_who_owns_it_and_how_it_ended(machine: Machine) -> None:
+def test_a_drain_is_logged_with_its_owner_and_outcome(machine: Machine) -> None:
     machine.boot.run()
     machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
     machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=START + timedelta(seconds=60))]
@@ -100,7 +100,7 @@ def test_a_drain_says_who_owns_it_and_how_it_ended(machine: Machine) -> None:
     assert outcomes(machine, "engine")[-1] == "stopping"
 
 
-def test_a_problem_has_a_line_when_it_begins_and_when_it_is_over(machine: Machine) -> None:
+def test_a_problem_is_logged_when_it_begins_and_ends(machine: Machine) -> None:
     for words in ("no key", "no key", "no answer", None, None):
         machine.life.warn("revision", words)
     assert [(one["outcome"], one.get("error")) for one in lines(machine, "problem")] == [
@@ -111,14 +111,14 @@ def test_a_problem_has_a_line_when_it_begins_and_when_it_is_over(machine: Machin
     assert {one["part"] for one in lines(machine, "problem")} == {"revision"}
 
 
-def test_an_engine_that_crashes_and_comes_back_has_its_lines(machine: Machine) -> None:
+def test_a_crash_and_recovery_of_the_engine_are_logged(machine: Machine) -> None:
     machine.boot.run()
     machine.units.states[engines.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=5))
     assert outcomes(machine, "engine") == ["started", "unhealthy", "crashed", "started", "healthy"]
 
 
-def test_an_engine_that_hangs_in_a_drain_is_killed_in_the_log_too(machine: Machine) -> None:
+def test_a_kill_of_a_hanging_engine_is_logged(machine: Machine) -> None:
     machine.boot.run()
     machine.units.on_stop = lambda _name: UnitState.DEACTIVATING
     machine.agent.ask_to_drain(DrainOwner.SPOT, "spot: x", timedelta(seconds=20))
@@ -146,8 +146,8 @@ class Served:
             one.stop()
 
 
-def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
-    """Planted wherever somebody else's words come in: requests, reasons, errors of the engine and of programs."""
+def test_lines_contain_refusals_and_no_secrets(machine: Machine) -> None:
+    """Secrets are planted in all external text: requests, reasons, errors of the engine and of programs."""
     machine.boot.run()
     planted = f"token {KEY}"
     asked = AgentOrder(
@@ -195,7 +195,7 @@ def test_secrets_are_in_no_line_and_refusals_are(machine: Machine) -> None:
     assert not any(secret in written for secret in (KEY, other))
 
 
-def test_a_block_is_timed_however_it_ends() -> None:
+def test_a_block_is_timed_for_each_outcome() -> None:
     written: list[str] = []
     log = Lines(component="node", now=lambda: START, write=written.append)
     for error in (None, StepError("no"), StoppedError(), KeyError()):

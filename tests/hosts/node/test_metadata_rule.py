@@ -1,4 +1,4 @@
-"""Code in the engine's container asks for the machine's credentials: only root of the machine gets them."""
+"""Code in the engine's container requests the machine's credentials: only root of the machine gets them."""
 
 import os
 import shlex
@@ -29,7 +29,7 @@ def before_each_start() -> list[list[str]]:
     return [shlex.split(line) for line in lines if "tables" in line]
 
 
-def test_an_engine_is_not_started_where_metadata_cannot_be_closed_to_it() -> None:
+def test_an_engine_is_not_started_if_metadata_cannot_be_blocked() -> None:
     assert [command[0] for command in before_each_start()] == ["-iptables", "iptables", "-ip6tables", "-ip6tables"]
 
 
@@ -37,8 +37,8 @@ def test_an_engine_is_not_started_where_metadata_cannot_be_closed_to_it() -> Non
     os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "unshare", "setpriv", "ip"))),
     reason="needs root, iptables and network namespaces",
 )
-def test_the_engines_user_reaches_no_metadata_and_root_and_name_servers_do(tmp_path: Path) -> None:
-    """In a network of its own: twice, as an engine that is started anew."""
+def test_the_engines_user_reaches_name_servers_but_no_metadata(tmp_path: Path) -> None:
+    """In a separate network; twice, like for an engine that is restarted."""
     serve = tmp_path / "serve.py"
     serve.write_text(
         "import socket, sys\n"
@@ -75,8 +75,8 @@ def test_the_engines_user_reaches_no_metadata_and_root_and_name_servers_do(tmp_p
     os.geteuid() != 0 or not all(map(shutil.which, ("iptables", "unshare", "setpriv", "ip"))),
     reason="needs root, iptables and network namespaces",
 )
-def test_the_gpu_exporter_answers_and_opens_no_connection(tmp_path: Path) -> None:
-    """It is root of the machine, so the rule that keeps metadata for root does not hold it."""
+def test_the_gpu_exporter_answers_and_opens_no_connections(tmp_path: Path) -> None:
+    """The exporter is root of the machine, so the rule that reserves metadata for root does not block it."""
     unit = engine.dcgm_unit("dcgm@sha256:" + "b" * 64, host="10.0.0.1")
     lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     rules = [line.removeprefix("-") for line in lines if "iptables" in line] * 2

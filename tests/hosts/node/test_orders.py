@@ -1,4 +1,4 @@
-"""Which orders an agent takes: forged, replayed, late, foreign and oversize ones, and those of keys that change."""
+"""Which orders an agent accepts: forged, replayed, late, misdirected and oversized ones, and key rotation."""
 
 import json
 import secrets
@@ -51,13 +51,13 @@ def body(faces: Faces, **changes: object) -> bytes:
 
 
 def post(faces: Faces, signed: bytes, claim: Claim | None = None) -> httpx.Response:
-    """A body with the signature of another one, or a fitting one."""
+    """Post a body with the signature of another body, or with a valid one."""
     head = {"Authorization": orders.header(claim or signing.key().sign(signed))}
     return httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head, timeout=60)
 
 
 def raw(faces: Faces, head: str) -> bytes:
-    """All that the agent answers to a head, before it has got a byte of a body."""
+    """Return the agent's answer to a header section, before it received a byte of a body."""
     host, port = faces.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
@@ -81,16 +81,16 @@ def test_an_order_without_a_signature_is_refused_before_its_body_is_read(faces: 
     assert faces.machine.life.ready
 
 
-def test_a_key_that_the_instance_does_not_know_is_refused_before_the_body_is_read(faces: Faces) -> None:
+def test_an_unknown_key_is_refused_before_the_body_is_read(faces: Faces) -> None:
     claim = signing.key("stranger").sign(b"{}")
     answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
     assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "unknown_key"' in answer
-    # what it knows is said: who changes keys sees which settings the instance has
+    # The answer names the known keys: during a rotation, operators see which settings the instance has.
     assert signing.key().public.fingerprint[:12].encode() in answer
     assert faces.machine.life.ready
 
 
-def test_what_cannot_be_a_signature_by_the_key_is_refused_before_the_body_is_read(faces: Faces) -> None:
+def test_an_impossible_signature_is_refused_before_the_body_is_read(faces: Faces) -> None:
     public = signing.key().public
     for signature in (
         b"\x00" * (public.size - 1),
@@ -103,14 +103,14 @@ def test_what_cannot_be_a_signature_by_the_key_is_refused_before_the_body_is_rea
     assert faces.machine.life.ready
 
 
-def test_an_oversize_body_is_refused_before_it_is_read(faces: Faces) -> None:
+def test_an_oversized_body_is_refused_before_it_is_read(faces: Faces) -> None:
     claim = signing.key().sign(b"{}")
     answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.LARGEST + 1}")
     assert answer.startswith(b"HTTP/1.1 413 ") and b'"code": "too_large"' in answer
     assert faces.machine.life.ready
 
 
-def test_a_signature_of_another_body_or_of_the_same_order_written_anew_is_refused(faces: Faces) -> None:
+def test_a_signature_of_another_or_a_reencoded_body_is_refused(faces: Faces) -> None:
     signed = body(faces)
     claim = signing.key().sign(signed)
     others = [
@@ -127,7 +127,7 @@ def test_a_signature_of_another_body_or_of_the_same_order_written_anew_is_refuse
     assert post(faces, signed, claim).status_code == 202
 
 
-def test_a_broken_signature_under_the_name_of_a_known_key_does_not_borrow_it(faces: Faces) -> None:
+def test_an_invalid_signature_with_a_known_fingerprint_is_refused(faces: Faces) -> None:
     signed = body(faces)
     stranger = signing.key("stranger").sign(signed)
     claim = Claim(signing.key().public.fingerprint, stranger.signature)
@@ -135,7 +135,7 @@ def test_a_broken_signature_under_the_name_of_a_known_key_does_not_borrow_it(fac
 
 
 def test_an_order_for_another_instance_is_refused(faces: Faces) -> None:
-    """One that was overheard drains whom it names, and nobody else."""
+    """A captured order can drain only the instance that it names."""
     for other in ("i-0fedcba9876543210", "", "I-0123456789ABCDEF0", "i-0123456789abcdef0 "):
         faces.refused(faces.drain(instance=other), 403, "other_instance")
 
@@ -163,7 +163,7 @@ def test_the_time_of_an_order_is_within_five_minutes_of_the_agents(
         assert datetime.fromisoformat(answer.json()["now"]) == now
 
 
-def test_only_an_order_of_which_nothing_but_the_time_is_wrong_is_told_the_agents_clock(faces: Faces) -> None:
+def test_only_the_refusal_of_a_wrong_time_contains_the_agents_clock(faces: Faces) -> None:
     old = {"at": "2020-01-01T00:00:00Z"}
     others = [
         faces.drain(instance="i-other", **old),
@@ -177,7 +177,7 @@ def test_only_an_order_of_which_nothing_but_the_time_is_wrong_is_told_the_agents
     assert not [answer for answer in others if "now" in answer.json()]
 
 
-def test_an_order_is_taken_once_also_after_a_restart_of_the_agent(
+def test_an_order_is_accepted_once_even_after_a_restart_of_the_agent(
     faces: Faces, serve: Callable[[Machine], Faces]
 ) -> None:
     machine, signed = faces.machine, body(faces)
@@ -199,7 +199,7 @@ def test_an_order_is_taken_once_also_after_a_restart_of_the_agent(
         pytest.param(b'{"version": 1, "nonces": {"a": "b"}}', id="no time"),
     ],
 )
-def test_where_the_nonces_cannot_be_read_back_nothing_of_before_is_taken(
+def test_without_stored_nonces_older_orders_are_refused(
     faces: Faces, serve: Callable[[Machine], Faces], left: bytes | None
 ) -> None:
     machine, signed = faces.machine, body(faces)
@@ -214,12 +214,12 @@ def test_where_the_nonces_cannot_be_read_back_nothing_of_before_is_taken(
     served = serve(machine)
     again = post(served, signed)
     assert (again.status_code, again.json()["code"]) == (403, "wrong_time")
-    # the control host signs again with the time that it is told
+    # The control host signs again with the time in the answer.
     with closing(agents(served)) as asking:
         asking.drain(instance_of(served), DrainOwner.IDLE, "idle", 60)
 
 
-def test_a_full_disk_keeps_no_instance_from_draining_and_no_replay_gets_through(
+def test_a_full_disk_prevents_no_drain_and_allows_no_replay(
     faces: Faces, serve: Callable[[Machine], Faces], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, _: bytes) -> None:
@@ -236,22 +236,20 @@ def test_a_full_disk_keeps_no_instance_from_draining_and_no_replay_gets_through(
     assert post(serve(machine), signed).json()["code"] == "wrong_time"
 
 
-def test_nonces_are_kept_for_longer_than_their_orders_are_good_and_no_longer(faces: Faces) -> None:
+def test_nonces_are_stored_until_their_orders_have_expired(faces: Faces) -> None:
     machine = faces.machine
     begin = machine.clock()
     signed = body(faces, at=(begin + WINDOW).isoformat())
     assert post(faces, signed).status_code == 202
     file = machine.root / "var/lib/gpu-fleet/orders.json"
-    machine.clock.now = begin + 2 * WINDOW  # as long as it can be good
+    machine.clock.now = begin + 2 * WINDOW  # the longest time for which it can be valid
     assert post(faces, signed).json()["code"] == "used_nonce"
     machine.clock.now = begin + WINDOW + REMEMBERED
     assert faces.drain().status_code == 202
     assert len(json.loads(file.read_text())["nonces"]) == 1
 
 
-def test_more_orders_than_can_be_remembered_are_refused_until_the_oldest_are_over(
-    faces: Faces, serve: Callable[[Machine], Faces]
-) -> None:
+def test_too_many_orders_are_refused_until_the_oldest_expire(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
     machine = faces.machine
     now = machine.clock()
     file = machine.root / "var/lib/gpu-fleet/orders.json"
@@ -301,8 +299,8 @@ def test_an_agents_clock_that_is_off_costs_no_drain_and_is_told(faces: Faces, of
     assert said == [f"{name}: its clock is {minutes} min {word} ours; the order is signed with its time"]
 
 
-def test_an_agents_clock_that_is_off_by_more_gets_no_order(faces: Faces) -> None:
-    """The answer that tells the clock is signed by nobody: an order for next year could be kept until then."""
+def test_an_agent_with_a_very_wrong_clock_gets_no_order(faces: Faces) -> None:
+    """The answer with the clock is not signed: an attacker could obtain an order for next year and keep it."""
     said: list[str] = []
     ours = faces.machine.clock() - timedelta(hours=2, minutes=1)
     why = "its agent refused to drain: its clock is 121 min ahead of ours"
@@ -311,8 +309,8 @@ def test_an_agents_clock_that_is_off_by_more_gets_no_order(faces: Faces) -> None
     assert (faces.machine.life.ready, said) == (True, [])
 
 
-def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
-    """An agent, or who sits before it, whose clock is another with each answer."""
+def test_the_control_host_signs_at_most_once_more(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
+    """An agent, or an attacker in front of it, whose clock differs in each answer."""
     machine = faces.machine
     answers: list[datetime] = []
 
@@ -335,7 +333,7 @@ def test_the_control_host_signs_once_more_and_not_for_ever(faces: Faces, serve: 
 def test_keys_change_without_an_order_that_is_refused(
     bucket: Path, tmp_path: Path, serve: Callable[[Machine], Faces]
 ) -> None:
-    """The procedure of docs/security.md, step by step, with a fleet that is half-way at each of them."""
+    """The procedure of docs/security.md, step by step, with a partially updated fleet at each step."""
     old, new = (signing.key(name).public.text for name in ("control host", "next"))
     number = iter(range(100))
 
@@ -357,7 +355,7 @@ def test_keys_change_without_an_order_that_is_refused(
                 with closing(agents(served, signer)) as asking:
                     taken = asking.switch(instance_of(served), served.machine.life.digest or "")
                 assert taken["ready"] is True, step
-    # out of order: the instance says which key it knows, and `/status` said so before
+    # In the wrong order: the instance names the key that it knows, as `/status` did before.
     too_early = booted(old)
     assert too_early.machine.life.status()["order_keys"] == [signing.key().public.fingerprint]
     why = "key .* is unknown here; known: "
@@ -366,15 +364,15 @@ def test_keys_change_without_an_order_that_is_refused(
     assert refused.value.code == "unknown_key"
 
 
-def test_status_and_metrics_name_the_keys_that_are_taken(faces: Faces) -> None:
+def test_status_and_metrics_name_the_accepted_keys(faces: Faces) -> None:
     fingerprint = signing.key().public.fingerprint
     assert httpx.get(f"{faces.url}/status", timeout=60).json()["order_keys"] == [fingerprint]
     page = httpx.get(f"{faces.url}/metrics", timeout=60).text
     assert f'gpufleet_node_order_key{{pool="chat",key="{fingerprint}"}} 1' in page
 
 
-def test_nothing_of_an_instance_signs_an_order(faces: Faces) -> None:
-    """What an instance holds: public keys, and a key that engines ask for. Neither makes an order."""
+def test_no_key_of_an_instance_can_sign_an_order(faces: Faces) -> None:
+    """An instance has public keys and the engines' API key. Neither can sign an order."""
     machine = faces.machine
     told = json.dumps(machine.life.status()) + "".join(
         path.read_text(errors="replace") for path in machine.root.rglob("*") if path.is_file()
@@ -394,7 +392,7 @@ def test_nothing_of_an_instance_signs_an_order(faces: Faces) -> None:
         pytest.param(Switch(digest="0123456789abcdef" * 4), id="switch"),
     ],
 )
-def test_an_order_arrives_as_it_was_given(action: Drain | Switch) -> None:
+def test_an_order_is_decoded_as_it_was_encoded(action: Drain | Switch) -> None:
     at = datetime(2026, 11, 21, 2, 15, 0, 123000, tzinfo=UTC)
     given = AgentOrder(instance="i-1", action=action, at=at, nonce=secrets.token_hex(16))
     assert orders.read_body(orders.body(given)) == given

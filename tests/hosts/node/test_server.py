@@ -1,4 +1,4 @@
-"""The agent's faces on real sockets."""
+"""The agent's servers on real sockets."""
 
 import socket
 import threading
@@ -36,12 +36,12 @@ def faces(bucket: Path, tmp_path: Path) -> Iterator[Faces]:
         one.stop()
 
 
-def test_a_change_of_revision_needs_a_digest_and_a_ready_instance(faces: Faces) -> None:
+def test_a_revision_switch_needs_a_digest_and_a_ready_instance(faces: Faces) -> None:
     served = faces.machine.life.digest
     for digest in ("../climbs", None, "A" * 64):
         answer = faces.post(faces.order(SWITCH, digest=digest))
         assert "digest" in faces.refused(answer, 400, "malformed")
-    # what is served already is no change
+    # A switch to the served revision is not a change.
     assert faces.post(faces.order(SWITCH, digest=served)).status_code == 202
     faces.drain()
     answer = faces.post(faces.order(SWITCH))
@@ -49,7 +49,7 @@ def test_a_change_of_revision_needs_a_digest_and_a_ready_instance(faces: Faces) 
     assert "draining" in answer.json()["error"]
 
 
-def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
+def test_a_drain_is_accepted_once_and_haproxy_is_notified(faces: Faces) -> None:
     assert faces.asked_by_haproxy() == b"up ready\n"
     answer = faces.drain()
     assert answer.status_code == 202
@@ -68,7 +68,7 @@ def test_a_drain_is_taken_once_and_haproxy_hears_of_it(faces: Faces) -> None:
     assert (status["phase"], status["ready"], status["requests_running"]) == ("draining", False, 1)
 
 
-def test_only_the_owners_of_the_list_may_ask_and_the_first_one_stays(faces: Faces) -> None:
+def test_only_known_owners_can_drain_and_the_first_one_stays(faces: Faces) -> None:
     for wrong in ("scale", "", "Idle", "idle ", 1, None, ["idle"], {"idle": 1}, True):
         said = faces.refused(faces.drain(by=wrong), 400, "malformed")
         assert said == f"by: is {wrong!r}, must be one of idle, spot, person, cloud, rollout"
@@ -76,7 +76,7 @@ def test_only_the_owners_of_the_list_may_ask_and_the_first_one_stays(faces: Face
     assert [(answer.status_code, answer.json()["by"]) for answer in answers] == [(202, "rollout")] * 5
 
 
-def test_the_control_host_reads_what_it_asked_for(faces: Faces) -> None:
+def test_the_control_host_reads_the_drain_that_it_requested(faces: Faces) -> None:
     cloud = faces.machine.cloud
     one = plain.instance(1, id=cloud.instance_id, private_address=cloud.address)
     with closing(NodeAgents(signing.key, port=faces.http.server_address[1], now=faces.machine.clock)) as asking:
@@ -114,7 +114,7 @@ def test_the_control_host_reads_what_it_asked_for(faces: Faces) -> None:
         pytest.param({"deadline_s": 10**9}, "deadline_s", id="for ever"),
     ],
 )
-def test_nonsense_is_refused_with_words_though_it_is_signed(faces: Faces, body: Any, says: str) -> None:
+def test_an_invalid_order_is_refused_with_a_message_although_it_is_signed(faces: Faces, body: Any, says: str) -> None:
     sent = faces.order(body) if isinstance(body, dict) and body != {"deadline_s": 5} else body
     assert says in faces.refused(faces.post(sent), 400, "malformed")
 
@@ -129,7 +129,7 @@ def test_nonsense_is_refused_with_words_though_it_is_signed(faces: Faces, body: 
         pytest.param("Content-Length: \u0664", id="a digit of another script"),
     ],
 )
-def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: str) -> None:
+def test_a_body_of_unknown_length_is_refused_before_it_is_read(faces: Faces, head: str) -> None:
     host, port = faces.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
@@ -138,7 +138,7 @@ def test_a_body_without_an_end_is_refused_before_it_is_read(faces: Faces, head: 
     assert faces.machine.life.ready
 
 
-def test_metrics_tell_the_phase(faces: Faces) -> None:
+def test_metrics_contain_the_phase(faces: Faces) -> None:
     answer = httpx.get(f"{faces.url}/metrics", timeout=60)
     samples = {(s.name, s.labels.get("phase")): s.value for s in parse(answer.text)}
     assert samples["gpufleet_node_phase", "ready"] == 1
@@ -147,14 +147,14 @@ def test_metrics_tell_the_phase(faces: Faces) -> None:
     assert all(sample.labels["pool"] == "chat" for sample in parse(answer.text))
 
 
-def test_metrics_tell_why_it_drains(faces: Faces) -> None:
+def test_metrics_contain_the_reason_of_a_drain(faces: Faces) -> None:
     faces.drain(by="spot", reason='spot: "safer" zone')
     samples = parse(httpx.get(f"{faces.url}/metrics", timeout=60).text)
     reasons = [s.labels["reason"] for s in samples if s.name == "gpufleet_node_drain_deadline_timestamp_seconds"]
     assert reasons == ['spot: "safer" zone']
 
 
-def test_the_page_that_says_it_lives(faces: Faces) -> None:
+def test_the_health_page(faces: Faces) -> None:
     assert httpx.get(f"{faces.url}/healthz", timeout=60).status_code == 200
     assert httpx.get(f"{faces.url}/other", timeout=60).status_code == 404
     assert httpx.post(f"{faces.url}/other", content="", timeout=60).status_code == 404
@@ -162,7 +162,7 @@ def test_the_page_that_says_it_lives(faces: Faces) -> None:
 
 
 @pytest.mark.parametrize("face", ["http", "check"])
-def test_connections_that_say_nothing_keep_nobody_out(faces: Faces, face: str) -> None:
+def test_silent_connections_block_no_other_client(faces: Faces, face: str) -> None:
     port = (faces.http if face == "http" else faces.check).server_address[1]
     before = threading.active_count()
     with ExitStack() as stack:

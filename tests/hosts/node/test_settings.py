@@ -1,4 +1,4 @@
-"""What user data writes is what the agent reads."""
+"""The agent reads the settings that user data writes."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.fixtures import signing
 from tests.fixtures.node.settings import WRITTEN, written
 
 
-def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
+def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "instance.json"
     file.write_text(json.dumps(written()))
     read = load(file)
@@ -23,7 +23,7 @@ def test_settings_arrive_as_they_were_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
-def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> None:
+def test_a_node_exporter_is_optional(tmp_path: Path, image: str | None) -> None:
     file = tmp_path / "instance.json"
     told = to_json(replace(WRITTEN, node_exporter_image=image))
     file.write_text(json.dumps(told))
@@ -49,7 +49,7 @@ def test_a_node_exporter_is_wanted_or_not(tmp_path: Path, image: str | None) -> 
         pytest.param("engine", {"kind": "llama", "image": "x", "args": [], "env": {}}, "llama", id="no engine"),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
+def test_an_invalid_value_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
     file = tmp_path / "instance.json"
     file.write_text(json.dumps({**written(), field: value}))
     with pytest.raises(InstanceSettingsError, match=says) as caught:
@@ -58,7 +58,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, field: str, value: object,
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{"], ids=["no file", "empty", "a list", "cut"])
-def test_a_file_that_is_none(tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_file(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "instance.json"
     if text is not None:
         file.write_text(text)

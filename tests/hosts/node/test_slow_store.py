@@ -1,4 +1,4 @@
-"""A store slower than the boot's limit, and slower than a notice: said in time, and nothing half there."""
+"""A store slower than the boot's limit or a notice: the agent reports in time and leaves nothing incomplete."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class _SlowReader(FolderReader):
 
 @dataclass(slots=True)
 class SlowCloud(FakeCloud):
-    """Its bucket is slow."""
+    """A cloud with a slow bucket."""
 
     slow: SlowStore = field(init=False)
 
@@ -71,7 +71,7 @@ class SlowCloud(FakeCloud):
 
 @pytest.fixture
 def slow_bucket(tmp_path: Path) -> tuple[Path, str]:
-    """A model of 2.5 MB, some 40 pieces in two files, and its digest."""
+    """A bucket with a model of 2.5 MB (about 40 pieces in two files), and the model's digest."""
     folder = tmp_path / "bucket"
     tiny_model.make(folder / "source")
     manifest = manifests.describe(folder / "source", name="chat", revision="first")
@@ -94,7 +94,7 @@ def test_a_store_that_trickles_fails_the_boot_at_its_limit_and_says_how_far_it_c
     on_slow_store(machine).wait = lambda: machine.clock.sleep(300)
     assert not machine.boot.run()
     assert machine.life.phase is Phase.FAILED
-    # 30 minutes are the limit; a piece of each of the two files was under way
+    # The limit is 30 minutes; one piece of each of the two files was being read.
     assert 1800 <= machine.since_start() <= 1800 + 2 * 300
     assert "bytes are here and its time is over" in str(machine.life.status()["error"])
 
@@ -120,16 +120,14 @@ def test_a_preemption_while_a_slow_store_sends_ends_the_sync_and_leaves_nothing_
     assert machine.life.phase is Phase.DRAINED
     assert Cache(machine.boot.cache_root).find_digest(digest) is None
     assert machine.units.calls == []
-    # the same disks on another boot: it goes on to a whole model
+    # Another boot with the same disks resumes and completes the model.
     (tmp_path / "root/var/lib/gpu-fleet/agent.json").unlink()
     fresh = Machine(root=tmp_path / "root", bucket=folder)
     assert fresh.boot.run()
     assert Cache(fresh.boot.cache_root).find_digest(digest) is not None
 
 
-def test_a_drain_while_another_revision_comes_ends_that_and_disturbs_nobody(
-    slow_bucket: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_drain_aborts_the_fetch_of_another_revision(slow_bucket: tuple[Path, str], tmp_path: Path) -> None:
     folder, digest = slow_bucket
     tiny_model.make(tmp_path / "second", tiny_model.TinyModelShape(seed=2))
     second = manifests.describe(tmp_path / "second", name="chat", revision="second")

@@ -1,4 +1,4 @@
-"""A new revision on an instance that serves: beside, in place, or back; and never one that is half there."""
+"""A new revision on a serving instance: fetched next to the old one, switched or rolled back, never incomplete."""
 
 import shutil
 from datetime import timedelta
@@ -21,14 +21,14 @@ from tests.fixtures.node.world import Machine
 
 @pytest.fixture
 def own_bucket(bucket: Path, tmp_path: Path) -> Path:
-    """A copy that a test may change."""
+    """A copy of the bucket that a test may change."""
     shutil.copytree(bucket, tmp_path / "bucket")
     return tmp_path / "bucket"
 
 
 @pytest.fixture
 def fresh(own_bucket: Path, tmp_path: Path) -> str:
-    """A second revision, in the bucket and not served."""
+    """A second revision in the bucket that is not served."""
     tiny_model.make(tmp_path / "second", tiny_model.TinyModelShape(seed=2))
     manifest = manifests.describe(tmp_path / "second", name="chat", revision="second")
     publish.add(FolderStore(own_bucket), tmp_path / "second", manifest)
@@ -44,13 +44,11 @@ def machine(own_bucket: Path, tmp_path: Path) -> Machine:
 
 
 def served(machine: Machine) -> bool:
-    """Whether the engine's unit names the revision that the life names."""
+    """Return whether the engine's unit and the agent's state name the same revision."""
     return str(machine.life.digest) in machine.units.texts[engines.UNIT] and machine.life.agent_check() == "up ready"
 
 
-def test_what_the_bucket_serves_is_brought_beside_and_nothing_else_changes(
-    machine: Machine, own_bucket: Path, fresh: str
-) -> None:
+def test_the_served_revision_is_only_fetched(machine: Machine, own_bucket: Path, fresh: str) -> None:
     before = machine.life.digest
     assert machine.switch.follow() is None
     assert machine.life.staged == before
@@ -61,7 +59,7 @@ def test_what_the_bucket_serves_is_brought_beside_and_nothing_else_changes(
     assert served(machine)
 
 
-def test_a_change_leaves_the_router_first_waits_for_requests_and_serves_the_new_one(
+def test_a_switch_leaves_rotation_waits_for_requests_and_serves_the_new_revision(
     machine: Machine, fresh: str
 ) -> None:
     machine.engine.running = 2
@@ -77,7 +75,7 @@ def test_a_change_leaves_the_router_first_waits_for_requests_and_serves_the_new_
     machine.units.calls.clear()
     machine.switch.change(fresh)
     assert set(heard) == {"drain"}
-    # 20 s of requests, then 3 s in which the router has surely heard
+    # 20 s of requests, then 3 s after which the router is certainly notified.
     assert machine.since_start() >= 23
     assert machine.units.calls[:2] == [("stop", engines.UNIT), ("start", engines.UNIT)]
     assert machine.life.digest == fresh
@@ -98,7 +96,7 @@ def test_a_revision_that_does_not_run_is_taken_back(machine: Machine, fresh: str
     assert "the engine ended while it loaded" in machine.life.status()["switch_error"]
 
 
-def test_when_neither_runs_the_instance_has_failed_and_says_both(machine: Machine, fresh: str) -> None:
+def test_if_no_revision_runs_the_instance_fails_with_both_errors(machine: Machine, fresh: str) -> None:
     machine.units.on_start = lambda _name: UnitState.FAILED
     machine.switch.change(fresh)
     assert machine.life.phase is Phase.FAILED
@@ -108,7 +106,9 @@ def test_when_neither_runs_the_instance_has_failed_and_says_both(machine: Machin
     assert machine.powered_off == 1
 
 
-def test_a_revision_that_cannot_be_brought_disturbs_nobody(machine: Machine, own_bucket: Path, fresh: str) -> None:
+def test_a_revision_that_cannot_be_fetched_disturbs_no_request(
+    machine: Machine, own_bucket: Path, fresh: str
+) -> None:
     weights = next((own_bucket / "models/chat" / fresh / "files").glob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-1])
     machine.units.calls.clear()
@@ -120,7 +120,7 @@ def test_a_revision_that_cannot_be_brought_disturbs_nobody(machine: Machine, own
     assert "bytes in the store" in str(machine.switch.follow())
 
 
-def test_a_drain_in_the_middle_wins(machine: Machine, fresh: str) -> None:
+def test_a_drain_aborts_a_switch(machine: Machine, fresh: str) -> None:
     machine.engine.running = 1
 
     def sleep(seconds: float) -> None:
@@ -136,7 +136,7 @@ def test_a_drain_in_the_middle_wins(machine: Machine, fresh: str) -> None:
     assert machine.life.phase is Phase.DRAINED
 
 
-def test_only_a_ready_instance_changes_and_one_change_at_a_time(machine: Machine, fresh: str) -> None:
+def test_only_a_ready_instance_switches_and_one_switch_at_a_time(machine: Machine, fresh: str) -> None:
     assert machine.switch.ask(str(machine.life.digest)) is None
     machine.engine.silent = True
     machine.pass_time(timedelta(seconds=5))

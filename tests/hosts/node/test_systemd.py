@@ -1,4 +1,4 @@
-"""systemctl that hangs, is missing or refuses: an error of its own kind, never one that ends the agent."""
+"""systemctl hangs, is missing or fails: a StepError, never an error that terminates the agent."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hosts.node.systemd import Systemd
 
 @pytest.fixture
 def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program of that name, before all others; tests write what it does."""
+    """A program of that name, first on PATH; tests write its content."""
     program = tmp_path / "bin/systemctl"
     program.parent.mkdir()
     monkeypatch.setenv("PATH", str(program.parent))
@@ -30,7 +30,7 @@ def write(program: Path, text: str) -> None:
         pytest.param(None, "systemctl: No such file", id="is not there"),
     ],
 )
-def test_what_systemctl_does_not_do(systemctl: Path, tmp_path: Path, does: str | None, says: str) -> None:
+def test_errors_of_systemctl(systemctl: Path, tmp_path: Path, does: str | None, says: str) -> None:
     if does is not None:
         write(systemctl, does)
     units = Systemd(tmp_path, limit_s=0.3)
@@ -41,7 +41,7 @@ def test_what_systemctl_does_not_do(systemctl: Path, tmp_path: Path, does: str |
     assert units.state("engine.service") is UnitState.UNKNOWN
 
 
-def test_a_start_does_not_need_a_failure_to_forget(systemctl: Path, tmp_path: Path) -> None:
+def test_a_start_does_not_need_a_failure_to_reset(systemctl: Path, tmp_path: Path) -> None:
     write(systemctl, f'echo "$@" >> {tmp_path}/calls; [ "$1" != reset-failed ]')
     Systemd(tmp_path).start("engine.service")
     assert (tmp_path / "calls").read_text().splitlines() == [
@@ -50,7 +50,7 @@ def test_a_start_does_not_need_a_failure_to_forget(systemctl: Path, tmp_path: Pa
     ]
 
 
-def test_a_unit_that_cannot_be_written_is_said_with_its_path(systemctl: Path, tmp_path: Path) -> None:
+def test_an_error_names_the_unit_that_cannot_be_written(systemctl: Path, tmp_path: Path) -> None:
     write(systemctl, "true")
     (tmp_path / "etc").write_text("no folder")
     with pytest.raises(StepError, match="engine.service: Not a directory"):

@@ -1,4 +1,4 @@
-"""`python3 gpufleet-node.pyz verify`: what a person on an instance asks of its disk."""
+"""`python3 gpufleet-node.pyz verify`: an operator checks the disk of an instance."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from tests.fixtures.node.settings import written
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of an instance that has its settings and no model yet."""
+    """The files of an instance with settings and without a model."""
     file = tmp_path / "etc/gpu-fleet/instance.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(written()))
@@ -23,7 +23,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_model_is_right_until_a_bit_is_not(root: Path, bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_changed_bit_of_a_model_is_detected(root: Path, bucket: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = FolderStore(bucket)
     digest = served_digest(store, "models/chat")
     place = Sync(store=store, cache=Cache(root / "mnt/nvme/models"), model="models/chat").bring(
@@ -39,6 +39,6 @@ def test_a_model_is_right_until_a_bit_is_not(root: Path, bucket: Path, capsys: p
     assert f"chat {digest[:12]}: {weights.name}: bytes 0 to " in capsys.readouterr().out
 
 
-def test_a_disk_without_a_model_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_without_a_model_is_reported(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify"]) == 1
     assert "holds no whole model" in capsys.readouterr().err
