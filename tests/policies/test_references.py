@@ -301,9 +301,7 @@ def test_a_planned_group_named_like_another_id_does_not_match_it(name: str) -> N
         ),
     ],
 )
-def test_resources_are_created_in_the_region_of_the_settings(
-    kind: str, props: dict[str, Any], paths: list[str]
-) -> None:
+def test_resources_are_created_where_the_settings_require(kind: str, props: dict[str, Any], paths: list[str]) -> None:
     config = {"gpu-fleet:fleet": json.dumps({"account": "p"}), "gcp:project": "p"}
     assert refused(kind, props, context=replace(DEV, config=config)) == paths
 

@@ -42,7 +42,7 @@ def worked(chance: random.Random, path: Path, pools: int) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_single_replicas_with_recorded_results(tmp_path: Path, seed: int) -> None:
+def test_single_replicas(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path = worked(chance, tmp_path / "activity.csv", 0)
     found = histories.load_activity(path, 0.01)

@@ -161,5 +161,5 @@ def pending(kind: str, of: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_types_that_are_checked(deployment: Any, count: int) -> None:
+def test_unfinished_creations_are_found(deployment: Any, count: int) -> None:
     assert len(begun(json.dumps({"version": 3, "deployment": deployment}))) == count
