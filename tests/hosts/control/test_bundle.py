@@ -1,4 +1,4 @@
-"""The bundle: whole, the same for the same sources, and able to run where nothing else of the project is."""
+"""The bundle: complete, reproducible, and able to run without other parts of the project."""
 
 import hashlib
 import json
@@ -26,13 +26,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> bundle.Bundle:
     return bundle.build(ROOT, None, tmp_path_factory.mktemp("bundle") / bundle.ARCHIVE_NAME)
 
 
-def test_its_digest_names_it(made: bundle.Bundle, tmp_path: Path) -> None:
+def test_the_digest_identifies_the_bundle(made: bundle.Bundle, tmp_path: Path) -> None:
     again = bundle.build(ROOT, None, tmp_path / "again.tar.gz")
     assert again.sha256 == made.sha256 == hashlib.sha256(made.path.read_bytes()).hexdigest()
     assert bundle.key(made.sha256) == f"control/bundles/{made.sha256}/gpufleet-control.tar.gz"
 
 
-def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
+def test_the_bundle_contains_every_package_and_no_compiled_file(made: bundle.Bundle) -> None:
     with tarfile.open(made.path) as archive:
         names = archive.getnames()
     for room in bundle.package_names(ROOT):
@@ -42,14 +42,14 @@ def test_every_room_travels_and_no_compiled_file(made: bundle.Bundle) -> None:
     assert made.files == len(names) - 2
 
 
-def test_nothing_that_pretends_to_be_a_cloud_travels(made: bundle.Bundle) -> None:
+def test_the_bundle_contains_no_emulated_cloud(made: bundle.Bundle) -> None:
     with tarfile.open(made.path) as archive:
         assert not [name for name in archive.getnames() if name.startswith("lib/localcloud")]
 
 
 @pytest.fixture
 def product_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where only the product is installed."""
+    """Simulate an installation of only the product."""
 
     def none(**_: str) -> tuple[()]:
         return ()
@@ -75,7 +75,7 @@ def test_a_plugin_that_lacks_another_module_is_an_error(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("product_alone")
 @pytest.mark.parametrize("words", [[], ["up", "--cloud", "gcp"], ["status", "--json"]], ids=" ".join)
-def test_local_says_how_to_install_the_embedded_cloud_where_it_is_missing(words: list[str]) -> None:
+def test_local_explains_how_to_install_the_embedded_cloud(words: list[str]) -> None:
     tree: Any = get_command(build())
     with pytest.raises(AppError, match="gpu-fleet-localcloud is not installed: run `make setup`"):
         tree.commands["local"].main(words, standalone_mode=False)
@@ -89,7 +89,7 @@ def test_doctor_checks_the_machine_without_the_embedded_cloud() -> None:
 
 
 def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
-    """As on the machine: a link leads to it, and no clone is near."""
+    """As on the machine: it runs through a link, and there is no clone."""
     with tarfile.open(made.path) as archive:
         archive.extractall(tmp_path / "release", filter="data")
     (tmp_path / "current").symlink_to(tmp_path / "release")
@@ -103,7 +103,7 @@ def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
     assert not list((tmp_path / "release").rglob("__pycache__"))
 
 
-def test_packages_of_the_lock_lie_beside_the_rooms(tmp_path: Path) -> None:
+def test_the_bundle_contains_packages_of_the_lock(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     (packages / "some").mkdir(parents=True)
     (packages / "some" / "code.py").write_text("")

@@ -1,4 +1,4 @@
-"""A change of releases that is killed (SIGKILL) at any of its lines: whoever comes next brings it to an end."""
+"""A release change is killed (SIGKILL) at each of its lines: the next run completes it."""
 
 import os
 import shutil
@@ -20,14 +20,17 @@ from tests.fixtures.control.releases import NOW, Host, make_host
 LATER = NOW + timedelta(minutes=5)
 FILES = (code.__file__, ledger_file.__file__)
 MOST_LINES = 400
-"""Of one change; a test that ends by itself before has been killed at all of them."""
+"""Limit for the lines of one change. If a run ends without a kill before, each of its lines was tested."""
 
 
 def killed_at(line: int, change: Callable[[], object]) -> bool:
-    """Whether a process of its own was killed when it came to the n-th line of `releases.py` or `ledger_file.py`."""
+    """Run the change in a child process that is killed at the n-th line of `releases.py` or `ledger_file.py`.
+
+    Return whether it was killed: False if it ended before.
+    """
     child = os.fork()
     if child == 0:
-        # nothing of the test may run on here, whatever happens
+        # The child must never continue with the test.
         try:
             _trace(line)
             change()
@@ -65,7 +68,7 @@ def rolled_back(host: Host) -> None:
 
 
 def replaced(host: Host) -> Host:
-    """Another machine with the same volume, whose boot data name the first release."""
+    """Return a new machine with the same volume; its boot data name the first release."""
     places = host.releases.places
     shutil.rmtree(places.releases)
     places.current.unlink()
@@ -76,13 +79,13 @@ def replaced(host: Host) -> Host:
 
 
 def booted(host: Host) -> None:
-    """As `host start` does."""
+    """Do the same as `host start`."""
     releases = host.releases
     try:
         if releases.settle(LATER):
             return
     except ReleaseError as error:
-        host.said.append(str(error))  # the unit is started again, and finds nothing to settle
+        host.said.append(str(error))  # systemd restarts the unit, which finds nothing to settle
     chosen = releases.chosen()
     assert chosen is not None
     releases.stage(chosen.current)
@@ -111,7 +114,7 @@ def test_killed_at_any_line(tmp_path: Path, change: Callable[[Host], None], tabl
         before = host.machine.facts()
         if not killed_at(line, lambda host=host: change(host)):
             break
-        # at every third line the machine dies with it
+        # At every third line, the machine is lost too.
         booted(replaced(host) if line % 3 == 0 else host)
         _is_whole(host, before, f"killed at line {line}")
         ends.add(host.machine.running)
@@ -128,7 +131,7 @@ def _prepared(folder: Path, change: Callable[[Host], None], tables: str, new: st
         host.upgrade("two")
     wished = "two" if change is upgraded else "one"
     if tables == "changed tables":
-        # who rolls back over changed tables is refused; there both know them
+        # A rollback over changed tables is refused, so both releases support them in that case.
         host.machine.migrates |= {"two"} if change is upgraded else {"one", "two"}
     if new == BAD:
         host.machine.breaks.add(wished)
@@ -149,7 +152,7 @@ def _copied(host: Host, folder: Path) -> Host:
 
 
 def _is_whole(host: Host, before: list[str], words: str) -> None:
-    """What runs is what is linked and chosen, knows the tables, and has every fact of before."""
+    """Check that the running release is linked and chosen, supports the schema, and that no fact is lost."""
     running, chosen = host.machine.running, host.releases.chosen()
     assert running is not None and chosen is not None, words
     assert running not in host.machine.breaks, words
@@ -159,7 +162,7 @@ def _is_whole(host: Host, before: list[str], words: str) -> None:
     assert host.releases.unsettled() is None, words
 
 
-def test_only_one_changes_releases_at_a_time(tmp_path: Path) -> None:
+def test_only_one_release_change_at_a_time(tmp_path: Path) -> None:
     host = make_host(tmp_path)
     other = Releases(places=host.releases.places, machine=host.machine, say=host.said.append)
     seen: list[str] = []
@@ -174,7 +177,7 @@ def test_only_one_changes_releases_at_a_time(tmp_path: Path) -> None:
     assert seen == ["looked"]
 
 
-def test_a_note_that_cannot_be_read_is_said_with_the_way_out(tmp_path: Path) -> None:
+def test_an_unreadable_note_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     host = make_host(tmp_path)
     host.releases.places.change.write_text("{")
     with pytest.raises(ReleaseError, match=r"change\.json: cannot be used.*ledger\.before-upgrade\.db"):

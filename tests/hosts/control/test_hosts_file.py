@@ -1,4 +1,4 @@
-"""The name of a control host's Prometheus leads to its loopback there, and nowhere else."""
+"""On a control host, the name of its Prometheus resolves to the loopback address; other names stay unchanged."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def hosts(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_name_of_this_machine_leads_to_loopback_once(hosts: Path) -> None:
+def test_a_name_of_this_machine_resolves_to_loopback_once(hosts: Path) -> None:
     for _ in range(2):
         assert hosts_file.lead_to_loopback("control.prod.internal", hosts, lambda name: True)
         assert hosts.read_text() == f"{THERE}127.0.0.1 control.prod.internal # gpufleet\n"
@@ -30,11 +30,11 @@ def test_a_name_of_another_machine_is_left_alone(hosts: Path) -> None:
 
 
 @pytest.mark.parametrize(("address", "loopback"), [("10.0.0.5", False), ("127.0.0.1", True), ("::1", True)])
-def test_an_address_is_no_name(hosts: Path, address: str, loopback: bool) -> None:
+def test_an_address_is_not_a_name(hosts: Path, address: str, loopback: bool) -> None:
     assert hosts_file.lead_to_loopback(address, hosts, lambda name: True) == loopback
     assert hosts.read_text() == THERE
 
 
-def test_what_this_machine_listens_on_is_its_own() -> None:
+def test_an_address_that_can_be_bound_is_of_this_machine() -> None:
     assert hosts_file.is_this_machine("localhost") and hosts_file.is_this_machine("127.0.0.1")
     assert not hosts_file.is_this_machine("192.0.2.1") and not hosts_file.is_this_machine("no such name")

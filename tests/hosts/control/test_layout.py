@@ -1,4 +1,4 @@
-"""Whose what is on the volume of a control host: made once, taken over from release 0.1, never through a link."""
+"""Owners on a control host's volume: set once, migrated from release 0.1, never changed through a link."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ from hosts.control.layout import Ids
 from hosts.control.paths import LEDGER_GROUP, Places, User
 
 OLD = 3900
-"""The number of release 0.1's one user."""
+"""The uid of release 0.1's only user."""
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which root alone may")
 
 
@@ -33,7 +33,7 @@ def owner(path: Path) -> tuple[int, int, int]:
 
 
 def volume_of_release_0_1(root: Path) -> Places:
-    """As its services left it: everything is theirs, the ledger has a log that was not taken in."""
+    """Create a volume as release 0.1 leaves it: its user owns all files; the ledger has a WAL without checkpoint."""
     places = Places(root=root)
     for name in ("router", "prometheus/chunks_head", "alertmanager", "monitoring/grafana"):
         (places.data / name).mkdir(parents=True)
@@ -47,7 +47,7 @@ def volume_of_release_0_1(root: Path) -> Places:
     ledger.execute("create table facts (what text)")
     ledger.execute("insert into facts values ('kept')")
     ledger.commit()
-    # as when the power goes: what a clean end takes into the ledger is still in its log
+    # As after a power loss: the last transactions are only in the WAL.
     log = (places.data / "ledger.db-wal").read_bytes()
     bare = (places.data / "ledger.db").read_bytes()
     ledger.close()
@@ -87,7 +87,7 @@ def is_taken_over(places: Places) -> None:
         assert {owner(path)[:2] for path in places.state(user).rglob("*")} <= {mine}
 
 
-def test_a_volume_of_release_0_1_is_taken_over_once(tmp_path: Path) -> None:
+def test_a_volume_of_release_0_1_is_migrated_once(tmp_path: Path) -> None:
     places = volume_of_release_0_1(tmp_path)
     moved = layout.prepare(places, ids_here())
     assert moved == ["release.json", "secrets.env", "console.token", "ledger.db-wal", "ledger.db"]
@@ -97,10 +97,10 @@ def test_a_volume_of_release_0_1_is_taken_over_once(tmp_path: Path) -> None:
 
 
 class Cut(BaseException):
-    """The power goes."""
+    """A power loss."""
 
 
-def test_a_takeover_that_is_cut_off_anywhere_is_finished_at_the_next_boot(
+def test_an_interrupted_migration_is_completed_at_the_next_boot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = ("replace", "chown", "fchown", "fchmod", "mkdir", "symlink", "unlink")
@@ -135,7 +135,7 @@ def test_a_takeover_that_is_cut_off_anywhere_is_finished_at_the_next_boot(
 
 
 @AS_ROOT
-def test_nothing_outside_changes_its_owner_through_a_link(tmp_path: Path) -> None:
+def test_no_file_outside_changes_its_owner_through_a_link(tmp_path: Path) -> None:
     places, outside = volume_of_release_0_1(tmp_path / "m"), tmp_path / "shadow"
     outside.write_text("root:*:\n")
     outside.chmod(0o600)
@@ -157,7 +157,7 @@ def test_nothing_outside_changes_its_owner_through_a_link(tmp_path: Path) -> Non
 
 
 @AS_ROOT
-def test_users_that_have_other_numbers_on_another_machine_find_their_folders(tmp_path: Path) -> None:
+def test_users_with_other_ids_on_another_machine_keep_their_folders(tmp_path: Path) -> None:
     places = Places(root=tmp_path)
     layout.prepare(places, IDS)
     for user in User:
@@ -173,8 +173,8 @@ def test_users_that_have_other_numbers_on_another_machine_find_their_folders(tmp
     assert owner(log)[1] == other.groups[LEDGER_GROUP]
 
 
-def test_what_a_release_0_1_wrote_when_it_ran_again_is_the_newer(tmp_path: Path) -> None:
-    """It was taken back by an upgrade that failed, and put its ledger over the link."""
+def test_files_of_a_later_run_of_release_0_1_are_newer(tmp_path: Path) -> None:
+    """A failed upgrade rolled back to release 0.1, which replaced the link with its own ledger."""
     places = volume_of_release_0_1(tmp_path)
     layout.prepare(places, None)
     places.ledger_link.unlink()
@@ -190,8 +190,8 @@ def test_what_a_release_0_1_wrote_when_it_ran_again_is_the_newer(tmp_path: Path)
     assert (places.ledger.parent / "ledger.before-0.1.db").is_file(), "kept, whatever it is good for"
 
 
-def test_notes_stay_where_release_0_1_is_at_work_on_them(tmp_path: Path) -> None:
-    """It upgrades to this release: it removes its note and writes its choice when the services are well."""
+def test_notes_stay_while_release_0_1_uses_them(tmp_path: Path) -> None:
+    """It upgrades to this release: it removes its note and writes its choice when the services are healthy."""
     places = volume_of_release_0_1(tmp_path)
     (places.data / "change.json").write_text("{}")
     with (places.data / "change.lock").open("w") as lock:

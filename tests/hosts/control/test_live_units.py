@@ -1,5 +1,5 @@
-"""The units of a control host under a real systemd: every service runs as its own user, finds what it needs, nothing
-else, and only the watchdogs' user reaches instance metadata. The cloud is a stub; the services are real.
+"""The units of a control host under a real systemd: each service runs as its own user with access to only what it
+needs, and only the watchdogs' user reaches instance metadata. The cloud is a stub; the services are real.
 """
 
 import json
@@ -111,7 +111,7 @@ WRITERS: Final = {
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A control host that booted with a volume of release 0.1, all services well."""
+    """A control host that booted with a volume of release 0.1; all services are healthy."""
     folder = tmp_path_factory.mktemp("machine")
     with machine(folder) as made:
         _put_volume(made)
@@ -193,9 +193,7 @@ def test_only_the_watchdogs_user_reaches_instance_metadata(host: Machine) -> Non
 
 
 @pytest.mark.parametrize(("test", "table"), [("-r", READERS), ("-w", WRITERS)], ids=["reads", "writes"])
-def test_each_user_finds_what_it_needs_and_nothing_else(
-    host: Machine, test: str, table: dict[str, tuple[str, ...]]
-) -> None:
+def test_each_user_can_access_only_what_it_needs(host: Machine, test: str, table: dict[str, tuple[str, ...]]) -> None:
     found: dict[str, tuple[str, ...]] = {}
     for path in table:
         assert host.is_true("test", "-e", path), path
@@ -226,15 +224,15 @@ def test_secrets_are_in_no_other_services_environment(host: Machine) -> None:
     assert password == {"gpufleet-watch.service", "gpufleet-console.service"}
 
 
-def test_people_read_the_ledger_as_the_watchdogs(host: Machine) -> None:
-    """While the console has it open, too: files that SQLite makes beside it may be the console's."""
+def test_operators_read_the_ledger_as_the_watchdogs_user(host: Machine) -> None:
+    """Also while the console has it open: SQLite's side files can then belong to the console's user."""
     words = ("/opt/gpu-fleet/current/bin/gpufleet", "pause", "chat", "--reason", "a test", "--for", "1h")
     as_people = ("setpriv", "--reuid=gpufleet-watch", "--regid=gpufleet-watch", "--init-groups")
     variables = ("env", "GPUFLEET_FLEET=file:///opt/fleet.json", "AWS_DEFAULT_REGION=us-east-1")
     host.run(*as_people, *variables, *words)
 
 
-def test_nobody_outside_reaches_prometheus_and_its_name_leads_there(host: Machine) -> None:
+def test_prometheus_is_reachable_only_on_loopback(host: Machine) -> None:
     listening = host.run("ss", "-Hltn")
     assert "127.0.0.1:9090" in listening and "0.0.0.0:9090" not in listening and "*:9090" not in listening
     assert host.is_true("curl", "-sf", "-m", "5", "-o", "/dev/null", f"http://{NAME}:9090/-/ready")
@@ -251,8 +249,8 @@ def test_a_new_boot_changes_nothing(host: Machine) -> None:
     assert owners() == before
 
 
-def test_a_service_that_was_taken_over_gives_root_no_orders(host: Machine) -> None:
-    """It writes what release 0.1 obeyed; root's timer looks and runs nothing of it."""
+def test_a_compromised_service_cannot_control_root(host: Machine) -> None:
+    """It writes files that release 0.1 trusted; root's timer runs and executes nothing from them."""
     program = 'printf "#!/bin/sh\\nid -u >/tmp/pwned\\n" >"$1/evil/bin/gpufleet" && chmod 755 "$1/evil/bin/gpufleet"'
     evil = f'mkdir -p "$1/evil/bin" && {program}'
     state = f"{DATA}/router"
@@ -269,7 +267,7 @@ def test_a_service_that_was_taken_over_gives_root_no_orders(host: Machine) -> No
 
 
 def made_by_root(host: Machine, text: str) -> str:
-    """Even if it got there: what the note says is no digest."""
+    """Write the note as root: even then it has no effect, because it contains no digest."""
     path = f"{DATA}/host/change.json"
     host.run("sh", "-c", 'umask 077 && printf %s "$1" >"$2"', "sh", text, path)
     return path
@@ -297,8 +295,8 @@ except ReleaseError as error:
 """
 
 
-def test_root_handles_the_ledger_with_the_watchdogs_rights(host: Machine) -> None:
-    """Also one that a service put a link to a file of root's for."""
+def test_root_opens_the_ledger_as_the_watchdogs_user(host: Machine) -> None:
+    """Also if a service replaced the ledger with a link to a file of root."""
     look = ("env", f"PYTHONPATH=/opt/gpu-fleet/releases/{SHA256}/lib:/opt/packages", sys_python(), "-c", ROOTS_LOOK)
     version, size = host.run(*look).split()
     assert version.isalnum() and int(size) > 4096

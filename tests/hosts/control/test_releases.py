@@ -1,4 +1,4 @@
-"""Releases beside each other: real folders, real archives and a real ledger; the services alone are played."""
+"""Releases with real folders, archives and ledger; only the services are fakes."""
 
 import json
 from collections.abc import Callable
@@ -34,13 +34,13 @@ def test_the_current_release_is_left_alone(host: Host) -> None:
     assert host.machine.log == []
 
 
-def test_only_the_release_to_go_back_to_is_kept(host: Host) -> None:
+def test_only_the_rollback_target_is_kept(host: Host) -> None:
     host.upgrade("two")
     host.upgrade("three")
     assert host.staged == {"two", "three"}
 
 
-def test_a_release_that_is_not_well_goes_back_by_itself(host: Host) -> None:
+def test_an_unhealthy_release_is_rolled_back(host: Host) -> None:
     host.machine.breaks.add("two")
     with pytest.raises(ReleaseError, match=r"taken back.*console: does not answer"):
         host.upgrade("two")
@@ -50,7 +50,7 @@ def test_a_release_that_is_not_well_goes_back_by_itself(host: Host) -> None:
     assert host.machine.facts() == ["one", "two", "one"], "what was recorded meanwhile is kept: same tables"
 
 
-def test_changed_tables_go_back_with_their_release(host: Host) -> None:
+def test_a_rollback_restores_changed_tables(host: Host) -> None:
     host.machine.breaks.add("two")
     host.machine.migrates.add("two")
     with pytest.raises(ReleaseError, match="taken back"):
@@ -60,7 +60,7 @@ def test_changed_tables_go_back_with_their_release(host: Host) -> None:
 
 
 @pytest.mark.parametrize("end", ["-wal", "-shm"])
-def test_a_ledger_that_is_put_back_has_no_rest_of_the_other(host: Host, end: str) -> None:
+def test_a_restored_ledger_has_no_side_files_of_the_other(host: Host, end: str) -> None:
     host.machine.breaks.add("two")
     host.machine.migrates.add("two")
     host.machine.leaves = end
@@ -69,7 +69,7 @@ def test_a_ledger_that_is_put_back_has_no_rest_of_the_other(host: Host, end: str
     assert not host.releases.places.ledger.with_name(f"ledger.db{end}").exists()
 
 
-def test_a_release_that_refuses_changes_nothing(host: Host) -> None:
+def test_a_release_that_fails_its_test_changes_nothing(host: Host) -> None:
     host.machine.refuses.add("two")
     with pytest.raises(ReleaseError, match="its tables are newer"):
         host.upgrade("two")
@@ -77,7 +77,7 @@ def test_a_release_that_refuses_changes_nothing(host: Host) -> None:
     assert (host.linked, host.machine.running) == ("one", "one")
 
 
-def test_back_and_forth(host: Host) -> None:
+def test_rollback_and_upgrade_again(host: Host) -> None:
     host.upgrade("two")
     assert host.releases.rollback(NOW + timedelta(hours=1)) == host.digests["one"]
     assert (host.linked, host.machine.running) == ("one", "one")
@@ -85,12 +85,12 @@ def test_back_and_forth(host: Host) -> None:
     assert (host.linked, host.machine.running) == ("two", "two")
 
 
-def test_there_is_nothing_before_the_first(host: Host) -> None:
+def test_there_is_no_rollback_before_the_first_upgrade(host: Host) -> None:
     with pytest.raises(ReleaseError, match="no release is known to go back to"):
         host.releases.rollback(NOW)
 
 
-def test_a_way_back_that_is_not_well_leads_forth_again(host: Host) -> None:
+def test_an_unhealthy_rollback_is_reverted(host: Host) -> None:
     host.upgrade("two")
     host.machine.breaks.add("one")
     with pytest.raises(ReleaseError, match="was taken back, "):
@@ -100,7 +100,7 @@ def test_a_way_back_that_is_not_well_leads_forth_again(host: Host) -> None:
     assert chosen is not None and chosen.current == host.digests["two"]
 
 
-def test_a_bundle_that_is_not_there(host: Host) -> None:
+def test_a_missing_bundle(host: Host) -> None:
     with pytest.raises(ReleaseError, match="cannot be staged"):
         host.releases.upgrade(UNKNOWN, NOW)
     assert host.machine.log == [] and host.staged == {"one"}
@@ -113,7 +113,7 @@ def test_a_bundle_with_other_bytes_is_not_unpacked(host: Host) -> None:
     assert host.machine.log == [] and host.staged == {"one"}
 
 
-def test_a_stage_that_was_cut_off_is_begun_again(host: Host) -> None:
+def test_an_interrupted_stage_is_repeated(host: Host) -> None:
     half = host.releases.places.release(host.digests["two"]).with_name(f"{host.digests['two']}.part")
     (half / "lib").mkdir(parents=True)
     (half / "lib" / "old.py").write_text("")
@@ -135,7 +135,7 @@ def test_a_stage_that_was_cut_off_is_begun_again(host: Host) -> None:
     ],
 )
 @pytest.mark.parametrize("note", ["change", "chosen"])
-def test_a_note_that_names_anything_but_a_digest_is_not_obeyed(host: Host, name: object, note: str) -> None:
+def test_a_note_without_a_valid_digest_is_refused(host: Host, name: object, note: str) -> None:
     places = host.releases.places
     evil = places.data / "evil" / "bin"
     evil.mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_a_note_that_names_anything_but_a_digest_is_not_obeyed(host: Host, name:
     assert (host.linked, host.machine.log) == ("one", [])
 
 
-def test_no_release_is_staged_or_linked_under_another_name_than_a_digest(host: Host) -> None:
+def test_only_a_digest_can_be_staged_or_linked(host: Host) -> None:
     for call in (host.releases.stage, host.releases.link):
         with pytest.raises(ReleaseError, match="is not a sha256"):
             call("../evil")
@@ -181,7 +181,7 @@ def _no_bundle(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_another_file, _another_text, _a_link, _another_bundle, _no_bundle])
-def test_what_is_staged_already_is_verified_before_it_is_used(host: Host, change: Callable[[Path], None]) -> None:
+def test_a_staged_release_is_verified_before_it_is_used(host: Host, change: Callable[[Path], None]) -> None:
     folder = host.releases.stage(host.digests["two"])
     change(folder)
     found = host.releases.stage(host.digests["two"])
@@ -189,7 +189,7 @@ def test_what_is_staged_already_is_verified_before_it_is_used(host: Host, change
     assert host.machine.name(found) == "two"
 
 
-def test_what_is_whole_is_not_fetched_again(host: Host) -> None:
+def test_a_complete_release_is_not_fetched_again(host: Host) -> None:
     host.releases.stage(host.digests["two"])
     host.machine.shelf.clear()
     assert host.machine.name(host.releases.stage(host.digests["two"])) == "two"
@@ -210,7 +210,7 @@ def test_no_file_of_root_is_opened_through_a_link(host: Host, name: str, tmp_pat
     assert outside.read_text() == "x" * 1000
 
 
-def test_what_was_chosen_must_be_readable(host: Host) -> None:
+def test_the_chosen_release_must_be_readable(host: Host) -> None:
     host.releases.places.chosen.write_text("{}")
     with pytest.raises(ReleaseError, match="cannot be used"):
         host.releases.chosen()

@@ -1,4 +1,4 @@
-"""Secrets of a control host: read by reference at its boot, kept in memory for its units, said nowhere."""
+"""Secrets of a control host: read by reference at boot, kept in memory for its units, never printed."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ SETTINGS = ControlSettings(
 
 
 def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
-    """What a boot leaves, and what it said."""
+    """Fetch the secrets as a boot does; return the paths and the printed lines."""
     places, said = Places(root=folder), list[str]()
     layout.prepare(places, None)
 
@@ -38,21 +38,21 @@ def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
 
 
 def seen_by_a_shell(places: Places, variable: str) -> str:
-    """The value as whoever reads the file has it; quotes are the same in systemd's and in a shell's."""
+    """Return the value that a shell reads from the file; systemd and shells use the same quoting."""
     script = f'set -a; . "{places.secrets(User.WATCH)}"; printf %s "${variable}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=180, check=True)
     return done.stdout
 
 
 @pytest.mark.parametrize("value", ["xoxb-1-abc", 'a"b', "a$HOME`x`", "a\\b", "a b#c", ""])
-def test_units_read_the_value_as_it_is(tmp_path: Path, value: str) -> None:
+def test_units_read_the_exact_value(tmp_path: Path, value: str) -> None:
     places, said = fetched(tmp_path, {"ssm:/a/slack": value, "ssm:/a/app": "xapp-2"})
     assert said == []
     assert seen_by_a_shell(places, "GPUFLEET_SLACK_TOKEN") == value
     assert seen_by_a_shell(places, "GPUFLEET_SLACK_APP_TOKEN") == "xapp-2"
 
 
-def test_only_its_owner_reads_the_file_and_no_disk_holds_it(tmp_path: Path) -> None:
+def test_the_file_is_private_and_in_memory(tmp_path: Path) -> None:
     places, _ = fetched(tmp_path, {"ssm:/a/slack": "1", "ssm:/a/app": "2"})
     for path in (places.secrets(User.WATCH), places.secrets(User.CONSOLE)):
         assert path.stat().st_mode & 0o777 == 0o600
@@ -60,19 +60,19 @@ def test_only_its_owner_reads_the_file_and_no_disk_holds_it(tmp_path: Path) -> N
         assert not path.is_relative_to(places.data)
 
 
-def test_one_that_cannot_be_read_is_said_and_the_other_is_there(tmp_path: Path) -> None:
+def test_an_unreadable_secret_is_reported_and_the_other_is_available(tmp_path: Path) -> None:
     places, said = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
     remedy = "mend it, then `gpufleet host start`"
     assert said == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
     assert places.secrets(User.WATCH).read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
 
 
-def test_a_value_cannot_bring_a_variable_along(tmp_path: Path) -> None:
+def test_a_value_cannot_inject_a_variable(tmp_path: Path) -> None:
     places, said = fetched(tmp_path, {"ssm:/a/slack": "x\nLD_PRELOAD=/tmp/x", "ssm:/a/app": "2"})
     assert "LD_PRELOAD" not in places.secrets(User.WATCH).read_text() + " ".join(said)
 
 
-def test_each_service_reads_its_own_and_some_none() -> None:
+def test_each_service_reads_only_its_own_secrets() -> None:
     programs = {name: name for name in ("prometheus", "prometheus-alertmanager", "haproxy")}
     found = {
         name.removeprefix("gpufleet-").removesuffix(".service"): re.findall(r"^EnvironmentFile=-(.+)$", text, re.M)
@@ -86,7 +86,7 @@ def test_each_service_reads_its_own_and_some_none() -> None:
     }
 
 
-def test_slack_is_the_watchdogs_and_the_ledgers_password_the_consoles_too(tmp_path: Path) -> None:
+def test_the_watchdogs_get_slack_and_the_console_gets_the_ledgers_password(tmp_path: Path) -> None:
     places = Places(root=tmp_path)
     layout.prepare(places, None)
     places.own_secrets.write_text("# by hand\nPGPASSWORD=p\nGPUFLEET_SLACK_APP_TOKEN='mine'\n")
@@ -96,7 +96,7 @@ def test_slack_is_the_watchdogs_and_the_ledgers_password_the_consoles_too(tmp_pa
     assert console == ["PGPASSWORD=p"]
 
 
-def test_secrets_by_hand_are_never_read_through_a_link(tmp_path: Path) -> None:
+def test_manual_secrets_are_never_read_through_a_link(tmp_path: Path) -> None:
     places, strange = Places(root=tmp_path), tmp_path / "shadow"
     layout.prepare(places, None)
     strange.write_text("root=secret\n")
@@ -108,18 +108,18 @@ def test_secrets_by_hand_are_never_read_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "reference", ["", "ssm:", "xoxb-1-abc", "gcp-secret:slack", "gcp-secret:projects/p/secrets/"]
 )
-def test_what_is_no_reference(reference: str) -> None:
+def test_an_invalid_reference(reference: str) -> None:
     with pytest.raises(CloudError, match="is no secret that is known"):
         secrets.read(reference, "us-east-1")
 
 
-def test_settings_travel_with_names_alone() -> None:
+def test_settings_contain_only_names_of_secrets() -> None:
     told = replace(SETTINGS, secrets={}).to_json() | {"secrets": SETTINGS.secrets}
     assert told == SETTINGS.to_json()
 
 
 @pytest.mark.parametrize("there", [None, "", "\n"], ids=["none", "cut off", "blank"])
-def test_a_token_is_made_whole_where_none_is(tmp_path: Path, there: str | None) -> None:
+def test_a_missing_token_is_created(tmp_path: Path, there: str | None) -> None:
     places = Places(root=tmp_path)
     layout.prepare(places, None)
     if there is not None:

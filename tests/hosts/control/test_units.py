@@ -1,4 +1,4 @@
-"""The units of a control host, judged by systemd, and its boot data, run in a folder."""
+"""The units of a control host, verified by systemd, and its boot data, run in a folder."""
 
 import json
 import os
@@ -33,7 +33,7 @@ SHA256 = "ab" * 32
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
-def test_systemd_takes_every_unit(tmp_path: Path, settings: ControlSettings) -> None:
+def test_systemd_accepts_every_unit(tmp_path: Path, settings: ControlSettings) -> None:
     places = Places(root=tmp_path)
     (places.current / "bin").mkdir(parents=True)
     programs = {name: str(places.current / "bin" / name) for name in (*PROGRAMS, "gpufleet")}
@@ -51,7 +51,7 @@ def test_systemd_takes_every_unit(tmp_path: Path, settings: ControlSettings) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_each_role_runs() -> None:
+def test_the_services_of_each_role() -> None:
     def names(settings: ControlSettings) -> list[str]:
         found = units.services(settings, Places(), PROGRAMS)
         return [one.name.removeprefix("gpufleet-").removesuffix(".service") for one in found]
@@ -63,7 +63,7 @@ def test_what_each_role_runs() -> None:
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
-def test_each_timer_is_begun_and_has_what_it_starts(settings: ControlSettings) -> None:
+def test_each_timer_is_enabled_and_has_its_service(settings: ControlSettings) -> None:
     texts = units.render(settings, Places(), PROGRAMS)
     assert sorted(units.timers(settings)) == sorted(name for name in texts if name.endswith(".timer"))
     tree: Any = get_command(build())
@@ -75,18 +75,18 @@ def test_each_timer_is_begun_and_has_what_it_starts(settings: ControlSettings) -
         assert set(words) <= {name for parameter in command.params for name in parameter.opts}, said
 
 
-def test_only_the_network_hears_what_others_need() -> None:
+def test_only_services_for_other_machines_listen_on_the_network() -> None:
     texts = units.render(SETTINGS, Places(), PROGRAMS)
     open_ = {name for name, text in texts.items() if "0.0.0.0" in text}
     assert open_ == {"gpufleet-router.service", "gpufleet-console.service"}
 
 
 AS_ROOT = (units.BOOT, f"{units.SETTLE}.service")
-"""They mount the volume, make users, start and stop the others."""
+"""Units that mount the volume, create users, and start and stop the others."""
 
 
 def _confined(settings: ControlSettings) -> dict[str, dict[str, list[str]]]:
-    """Each unit that is no root's: key to values."""
+    """Return the units that do not run as root: unit -> key -> values."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, text in units.render(settings, Places(), PROGRAMS).items():
         if name.endswith(".service") and name not in AS_ROOT:
@@ -96,7 +96,7 @@ def _confined(settings: ControlSettings) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def test_each_service_has_a_user_of_its_own() -> None:
+def test_each_service_has_its_own_user() -> None:
     users = {name: keys["User"] for name, keys in _confined(SETTINGS).items()}
     watch = ["gpufleet-watch"]
     assert users == {
@@ -114,7 +114,7 @@ def test_only_the_watchdogs_user_reaches_instance_metadata() -> None:
     assert "IPAddressDeny" not in router, "a machine of its own has nobody else to ask the cloud"
 
 
-def test_who_has_no_credentials_is_told_where_the_feed_is() -> None:
+def test_services_without_credentials_get_the_path_of_the_feed() -> None:
     for name, keys in _confined(SETTINGS).items():
         own = "GPUFLEET_FLEET=s3://models/fleet/fleet.json" in " ".join(keys.get("Environment", []))
         assert own == (keys["User"] == ["gpufleet-watch"]), name
@@ -123,7 +123,7 @@ def test_who_has_no_credentials_is_told_where_the_feed_is() -> None:
 
 
 HARDEST_EXPOSURE: Final = {"router": 1.7, "prometheus": 1.7, "alertmanager": 1.7, "console": 1.7, "watch": 1.9}
-"""What `systemd-analyze security` may give at most, of 10; what else the watchdogs' user runs is judged like them."""
+"""Maximum exposure level in `systemd-analyze security`, of 10. All units of the watchdogs' user have its limit."""
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
@@ -140,14 +140,14 @@ def test_no_unit_is_more_exposed_than_it_must_be(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{name}: {done.stdout[-3000:]} {done.stderr}"
 
 
-def test_the_settings_file_says_all(tmp_path: Path) -> None:
+def test_the_settings_file_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "control.json"
     path.write_text(json.dumps(SETTINGS.to_json()))
     assert load(path) == SETTINGS
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "role": "cook"}'])
-def test_a_file_that_is_no_settings(tmp_path: Path, text: str) -> None:
+def test_an_invalid_settings_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "control.json"
     path.write_text(text)
     with pytest.raises(ControlSettingsError, match=r"control\.json"):
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_settings(tmp_path: Path, text: str) -> None:
 
 
 def boot(script: str, folder: Path, aws: str) -> subprocess.CompletedProcess[str]:
-    """Runs boot data in a folder, with commands that stand for the image's."""
+    """Run boot data in a folder, with fakes of the image's commands."""
     commands = folder / "commands"
     commands.mkdir(exist_ok=True)
     for name, body in {"aws": aws, "sleep": "exit 0"}.items():
@@ -171,7 +171,7 @@ def boot(script: str, folder: Path, aws: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def packed(tmp_path: Path) -> bundle.Bundle:
-    """A bundle whose command writes what it was asked."""
+    """A bundle whose command writes its arguments."""
     folder = tmp_path / "bundle"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "gpufleet").write_text('#!/bin/sh\necho "gpufleet $*" >>"$CALLS"\n')
@@ -185,7 +185,7 @@ def packed(tmp_path: Path) -> bundle.Bundle:
     return bundle.Bundle(path=path, sha256=sha256, bytes=path.stat().st_size, files=1)
 
 
-def test_a_boot_installs_the_bundle_it_was_told(tmp_path: Path, packed: bundle.Bundle) -> None:
+def test_a_boot_installs_the_given_bundle(tmp_path: Path, packed: bundle.Bundle) -> None:
     script = boot_data.render(SETTINGS, Cloud.AWS, "us-east-1", packed.sha256)
     copy = f'echo "aws $1 $2 $4" >>"$CALLS"; cp {packed.path} "$5"'
     assert boot(script, tmp_path, copy).returncode == 0
@@ -201,7 +201,7 @@ def test_a_boot_installs_the_bundle_it_was_told(tmp_path: Path, packed: bundle.B
     assert (tmp_path / "calls").read_text().splitlines()[2:] == ["gpufleet host install"]
 
 
-def test_other_bytes_are_never_run(tmp_path: Path, packed: bundle.Bundle) -> None:
+def test_a_bundle_with_another_digest_never_runs(tmp_path: Path, packed: bundle.Bundle) -> None:
     script = boot_data.render(SETTINGS, Cloud.AWS, "us-east-1", SHA256)
     ran = boot(script, tmp_path, f'cp {packed.path} "$5"')
     assert ran.returncode == 1 and "gave up fetching the bundle" in ran.stderr
@@ -209,13 +209,13 @@ def test_other_bytes_are_never_run(tmp_path: Path, packed: bundle.Bundle) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "ab", "AB" * 32, "ab" * 32 + "\n", "../" * 20])
-def test_boot_data_name_a_bundle_by_its_digest_alone(name: str) -> None:
+def test_boot_data_name_a_bundle_only_by_its_digest(name: str) -> None:
     with pytest.raises(UserDataError, match="64 hexadecimal digits"):
         boot_data.render(SETTINGS, Cloud.AWS, "r", name)
 
 
 @pytest.mark.parametrize("cloud", list(Cloud))
-def test_both_clouds_take_the_boot_data(cloud: Cloud) -> None:
+def test_both_clouds_accept_the_boot_data(cloud: Cloud) -> None:
     script = boot_data.render(SETTINGS, cloud, "r", SHA256)
     checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, timeout=180, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")

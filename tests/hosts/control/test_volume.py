@@ -1,4 +1,4 @@
-"""The volume that outlives the machine: real file systems on files, and which of them are ever written over."""
+"""The volume that outlives the machine: real file systems in files, and which of them are overwritten."""
 
 import hashlib
 import shutil
@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Disk:
-    """A file as a disk. Looking and formatting are real; mounting, which takes rights, is played."""
+    """A file as a disk. Probing and formatting are real; mounting, which needs permissions, is simulated."""
 
     path: Path
     mounted: bool = False
@@ -57,7 +57,7 @@ def disk(tmp_path: Path) -> Disk:
     return Disk(path=path)
 
 
-def test_an_empty_one_is_formatted_once(disk: Disk, tmp_path: Path) -> None:
+def test_an_empty_volume_is_formatted_once(disk: Disk, tmp_path: Path) -> None:
     assert disk.use(tmp_path / "data").endswith(", formatted")
     written = disk.bytes()
     assert disk.use(tmp_path / "data") == f"{disk.path} is mounted on {tmp_path / 'data'}", "mounted already"
@@ -72,7 +72,7 @@ def ext4(path: Path) -> None:
 
 
 def partitions(path: Path) -> None:
-    """A partition table: the signature of a master boot record, and one partition."""
+    """Write a partition table: the signature of a master boot record, and one partition."""
     with path.open("r+b") as file:
         file.seek(446)
         file.write(
@@ -83,7 +83,7 @@ def partitions(path: Path) -> None:
 
 
 def broken_xfs(path: Path) -> None:
-    """One whose superblock is damaged: no program takes it for a file system."""
+    """Create a file system with a damaged superblock: no program recognizes it."""
     head = b"XFSB" + (4096).to_bytes(4, "big") + (4096).to_bytes(8, "big") + bytes(84) + b"\xb4\xa4" + bytes(10)
     with path.open("r+b") as file:
         file.write(head)
@@ -102,9 +102,7 @@ def words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", [ext4, partitions, broken_xfs, lvm, words])
-def test_one_that_holds_anything_is_never_written_over(
-    disk: Disk, tmp_path: Path, written: Callable[[Path], None]
-) -> None:
+def test_a_volume_with_data_is_never_overwritten(disk: Disk, tmp_path: Path, written: Callable[[Path], None]) -> None:
     written(disk.path)
     before = disk.bytes()
     known = written not in (words, broken_xfs)
@@ -115,6 +113,6 @@ def test_one_that_holds_anything_is_never_written_over(
     assert disk.bytes() == before
 
 
-def test_one_that_does_not_come(tmp_path: Path) -> None:
+def test_a_missing_volume_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StepError, match="attach the environment's data volume"):
         Disk(path=tmp_path / "none").use(tmp_path / "data")

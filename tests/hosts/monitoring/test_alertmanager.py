@@ -1,4 +1,4 @@
-"""A storm of alerts on its whole way: Prometheus, Alertmanager, `gpufleet console`, outbox, Slack's sink."""
+"""Many alerts on the whole path: Prometheus, Alertmanager, `gpufleet console`, outbox, Slack's sink."""
 
 import json
 import os
@@ -64,13 +64,13 @@ def test_amtool_accepts_it(tmp_path: Path) -> None:
     assert "1 receivers" in done.stdout
 
 
-def test_what_is_quieted_by_what_are_alerts_that_there_are() -> None:
+def test_inhibition_rules_name_existing_alerts() -> None:
     names = {alert.name for alert in alerts.alerts(AlertSettings())}
     assert names >= {name for loud, quiet, _ in alertmanager.QUIET for name in (loud, quiet)}
 
 
 @needs_amtool
-def test_the_command_writes_what_the_programs_accept(tmp_path: Path) -> None:
+def test_the_command_writes_valid_configurations(tmp_path: Path) -> None:
     fleet = tmp_path / "fleet.json"
     fleet.write_text(document("chat").model_copy(update={"node_exporter": True}).model_dump_json())
     (tmp_path / "token").write_text(TOKEN)
@@ -113,7 +113,7 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
 
         gpus.xid = 79
         _until(lambda: len(texts()) >= 1, "the storm is told")
-        # new GPUs go on failing: posts that say nothing new
+        # More GPUs fail: the posts contain no new alert.
         for _ in range(3):
             gpus.failing += 1
             time.sleep(2.5)
@@ -142,7 +142,7 @@ def test_an_alert_waits_for_alertmanager_and_console_and_is_told_once_whoever_di
         first.kill()
         first.wait(120)
         stack.enter_context(_alertmanager(tmp_path))
-        # a killed Alertmanager does not know what it told
+        # A killed Alertmanager loses the record of its posts.
         _until(lambda: _requests("") > 0, "it is told again")
         assert _queued(ledger) == 1
 
@@ -153,14 +153,14 @@ def _firing() -> list[str]:
 
 
 def _requests(what: str) -> float:
-    """How often this Alertmanager asked the console; `_failed`: without an answer."""
+    """Return the number of this Alertmanager's requests to the console; `_failed`: of those without an answer."""
     page = httpx.get(f"http://{NETWORK}.0.10:9093/metrics", timeout=60).text
     name = f'alertmanager_notification_requests{what}_total{{integration="webhook"'
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(name))
 
 
 def _queued(ledger: str) -> int:
-    """Messages about GpuErrors in the outbox."""
+    """Return the number of messages about GpuErrors in the outbox."""
     engine = open_ledger(ledger)
     try:
         with engine.connect() as connection:
@@ -171,7 +171,7 @@ def _queued(ledger: str) -> int:
 
 
 class _Gpus(ThreadingHTTPServer):
-    """A page of many instances' XID errors."""
+    """A server of a page with XID errors of many instances."""
 
     daemon_threads = True
     xid = 0
@@ -187,7 +187,7 @@ def _gpus() -> Iterator[_Gpus]:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert isinstance(self.server, _Gpus)
-            # the router's page says nothing: it is there, and so no alert
+            # The router's page is empty: the target exists, so there is no alert.
             body = self.server.page().encode() if self.path == "/metrics" else b""
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -241,14 +241,14 @@ def _prometheus(folder: Path) -> Iterator[None]:
         )
     )
     known = yaml.safe_load(text)
-    # no cloud here: the watchdogs' page plays all instances, so its job keeps their names
+    # There is no cloud: the watchdogs' page simulates all instances, so its job keeps their metric names.
     known["scrape_configs"] = [job for job in known["scrape_configs"] if job["job_name"] in ("watchdogs", "router")]
     for job in known["scrape_configs"]:
         del job["metric_relabel_configs"]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(known))
     address = f"{NETWORK}.0.10:9090"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
-    command.append("--rules.alert.resend-delay=5s")  # an Alertmanager that comes back hears of it soon
+    command.append("--rules.alert.resend-delay=5s")  # a restarted Alertmanager gets alerts soon
     with _running(
         [*command, f"--web.listen-address={address}"], folder / "prometheus.log", f"http://{address}/-/ready"
     ):
@@ -257,7 +257,7 @@ def _prometheus(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _running(command: list[str], log: Path, ready: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that answers; ended afterwards."""
+    """Start a process, wait until it responds, and terminate it at the end."""
     with log.open("wb") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, cwd=CLONE, env=dict(os.environ))
     try:

@@ -1,4 +1,4 @@
-"""Every alert fires when it should and is silent when it should be: judged by promtool."""
+"""Each alert fires exactly when it should; promtool evaluates the rules."""
 
 import re
 import shutil
@@ -31,12 +31,12 @@ needs_promtool = pytest.mark.skipif(
 
 
 def on(name: str, values: str, more: str = "", instance: str = "i-1") -> tuple[str, str]:
-    """A series of one instance; `values` in promtool's notation."""
+    """Return a series of one instance; `values` in promtool's notation."""
     return f"{name}{{{LABELS.format(id=instance, more=',' + more if more else '')}}}", values
 
 
 def of(name: str, values: str, labels: str = 'environment="prod",pool="chat"') -> tuple[str, str]:
-    """A series of a pool or a fleet; a router's comes from routers' job, unless it says otherwise."""
+    """Return a series of a pool or a fleet. A router's series gets the routers' job, unless `labels` name another."""
     whose = (
         ',job="router"' if name.startswith(("gpufleet_router_", "gpufleet_held_")) and "job=" not in labels else ""
     )
@@ -48,11 +48,11 @@ class Case:
     alert: str
     why: str
     fires: int
-    """How many at the end."""
+    """Number of firing alerts at the end."""
     series: tuple[tuple[str, str], ...]
     at: str = "30m"
     step: str = "1m"
-    """Between two values, and between two looks."""
+    """Time between two values, and between two evaluations."""
 
 
 GPU = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
@@ -250,10 +250,10 @@ def _test(case: Case) -> dict[str, Any]:
 
 
 def _run(folder: Path, cases: Sequence[Case], step: str) -> str:
-    """What promtool complains of."""
+    """Return promtool's error output."""
     (folder / "rules.yml").write_text(render(SETTINGS, RuleSettings()))
     tests = [_test(case) for case in cases]
-    # without an order promtool draws one, and a signal of ten minutes ago is forgotten
+    # Without a group order promtool uses a random one, and a signal of ten minutes ago is lost.
     order = ["gpufleet-signals", "gpufleet-alerts"]
     document = {"rule_files": ["rules.yml"], "evaluation_interval": step, "group_eval_order": order, "tests": tests}
     (folder / "test.yml").write_text(yaml.safe_dump(document))
@@ -274,7 +274,7 @@ def test_every_case(tmp_path: Path, step: str) -> None:
 
 
 @needs_promtool
-def test_a_wrong_expectation_is_noticed(tmp_path: Path) -> None:
+def test_a_wrong_expectation_is_detected(tmp_path: Path) -> None:
     case = CASES[0]
     assert "FAILED" in _run(tmp_path, [replace(case, fires=0)], "1m")
 
@@ -291,13 +291,13 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
     assert sections >= {alert.name for alert in alerts(SETTINGS)}
 
 
-def test_names_are_said_once() -> None:
+def test_names_are_unique() -> None:
     names = [alert.name for alert in alerts(SETTINGS)] + [rule.name for rule in recordings(RuleSettings())]
     assert len(names) == len(set(names))
 
 
 def fleet_of(**more: object) -> FleetDocument:
-    """A document with thresholds of its own, as `pulumi up` writes it from the settings."""
+    """Return a document with its own thresholds, as `pulumi up` writes it from the settings."""
     return FleetDocument.model_validate(fleets.document("chat").model_dump() | more)
 
 

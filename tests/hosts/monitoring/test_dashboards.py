@@ -1,4 +1,4 @@
-"""Every query of every dashboard returns data from a real Prometheus that scrapes what our exporters serve."""
+"""Each query of each dashboard returns data from a real Prometheus that scrapes the project's exporters."""
 
 import json
 import re
@@ -53,7 +53,7 @@ WHOLE = document("chat").model_copy(update={"budget": BUDGET, "node_exporter": T
 
 
 def engine_page(seconds: float) -> str:
-    """Every metric that we know of engine, exporter and agent; counters move."""
+    """Return a page with all known metrics of engine, exporter and agent; counters increase."""
     return "".join(line for metric in metrics.ALL.values() for line in _samples(metric, seconds))
 
 
@@ -137,7 +137,7 @@ def test_every_query_returns_data(tmp_path: Path) -> None:
 
 
 class OneEmpty(BaseHTTPRequestHandler):
-    """A Prometheus that has two series for every query but that of preemptions."""
+    """A fake Prometheus with two series for each query except that for preemptions."""
 
     def do_POST(self) -> None:
         query = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["query"][0]
@@ -161,7 +161,7 @@ class OneEmpty(BaseHTTPRequestHandler):
         pytest.param(document("chat"), 5, id="neither"),
     ],
 )
-def test_the_command_names_the_panels_that_find_nothing(tmp_path: Path, fleet: FleetDocument, left_out: int) -> None:
+def test_the_command_names_the_panels_without_data(tmp_path: Path, fleet: FleetDocument, left_out: int) -> None:
     app = typer.Typer()
     monitoring.register(app)
     with ThreadingHTTPServer(("127.0.0.1", 0), OneEmpty) as server:
@@ -179,7 +179,7 @@ def test_the_command_names_the_panels_that_find_nothing(tmp_path: Path, fleet: F
     assert len(found) == every - left_out
 
 
-def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
+def test_every_panel_has_a_description_and_a_unit() -> None:
     for board in dashboards():
         assert len({panel.title for panel in board.panels}) == len(board.panels)
         for panel in board.panels:
@@ -188,7 +188,7 @@ def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
             assert panel.queries, panel.title
 
 
-def test_every_variable_of_a_query_is_there_to_choose() -> None:
+def test_every_variable_of_a_query_is_defined() -> None:
     for board in dashboards():
         document = json.loads(render_dashboard(board))
         names = {variable["name"] for variable in document["templating"]["list"]}
@@ -208,14 +208,14 @@ def test_grafana_finds_source_and_dashboards_at_its_start() -> None:
     assert {panel["datasource"]["uid"] for board in boards for panel in board["panels"]} == {SOURCE}
 
 
-def test_a_spend_over_too_little_time_is_not_told() -> None:
+def test_a_spend_over_too_little_time_is_not_shown() -> None:
     short = exporter.WindowSpend(window="1h", covered=timedelta(minutes=1), charges=())
     page = exporter.render([exporter.FleetMetrics(environment="prod", spends=[short])])
     assert "gpufleet_spend_rate_usd_per_hour{" not in page
     assert "gpufleet_ledger_known_until_seconds{" not in page
 
 
-def test_a_rate_is_over_the_time_that_is_known() -> None:
+def test_a_rate_covers_the_known_time() -> None:
     half = exporter.WindowSpend(window="1h", covered=timedelta(minutes=30), charges=_charges())
     page = exporter.render([exporter.FleetMetrics(environment="e", spends=[half])])
     rate = value(page, "gpufleet_spend_rate_usd_per_hour", environment="e", window="1h")

@@ -1,4 +1,4 @@
-"""prometheus.yml: what promtool thinks of it, and that a real Prometheus finds instances with it."""
+"""prometheus.yml: promtool accepts it, and a real Prometheus discovers instances with it."""
 
 import dataclasses
 import json
@@ -32,10 +32,10 @@ NETWORK = free_network()
 PLAIN = PrometheusSettings(cloud=Cloud.AWS, environment="prod")
 
 OTHER = dataclasses.replace(VLLM, running=dataclasses.replace(VLLM.running, name="other:num_running_reqs"))
-"""An engine that speaks another name."""
+"""An engine with another metric name."""
 
 CLAIM = {"gpu-fleet:pool": "chat", "gpu-fleet:environment": "prod"}
-"""Tags of a pool, which make nobody a member of it."""
+"""Tags of a pool; they make no instance a member of it."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
@@ -75,7 +75,7 @@ def test_every_source_is_a_job_on_its_port() -> None:
     }
 
 
-def test_node_exporters_are_found_as_everything_else_on_an_instance_is() -> None:
+def test_node_exporters_are_discovered_like_other_sources() -> None:
     def jobs(*, wanted: bool) -> dict[str, dict[str, Any]]:
         found = yaml.safe_load(render(dataclasses.replace(PLAIN, node_exporter=wanted)))
         return {job.pop("job_name"): job for job in found["scrape_configs"]}
@@ -105,19 +105,19 @@ def test_a_large_machine_s_cpus_do_not_fill_prometheus(series: str, kept: bool) 
     assert (re.fullmatch(rule["regex"], series) is None) == kept
 
 
-def test_numbers_of_another_engine_get_the_names_that_are_asked_for() -> None:
+def test_metrics_of_another_engine_are_renamed() -> None:
     def renames(**more: Any) -> dict[str, Any]:
         jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, **more)))["scrape_configs"]
         return {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
 
     assert {rule["action"] for rules in renames().values() for rule in rules} == {"keep"}
-    # what is kept is asked after the names are ours
+    # The filter applies after the renaming.
     rule, keep = renames(engines=(VLLM, OTHER))["engine"]
     assert keep["action"] == "keep"
     assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
 
 
-def test_routers_are_named_or_listed_among_the_targets() -> None:
+def test_routers_are_static_or_in_the_targets_file() -> None:
     def routers(**more: Any) -> dict[str, Any]:
         jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, **more)))["scrape_configs"]
         (job,) = [job for job in jobs if job["job_name"] == "router"]
@@ -131,15 +131,15 @@ def test_routers_are_named_or_listed_among_the_targets() -> None:
     assert "router" in found.replace("/router/metrics", "").replace('"job_name": "router"', "")
 
 
-def test_prometheus_asks_no_cloud() -> None:
-    """Its discovery would take whoever carries the tags of a pool, and asks with rights that it should not have."""
+def test_prometheus_queries_no_cloud() -> None:
+    """Its discovery would accept any instance with the tags of a pool, and needs permissions it should not have."""
     jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, node_exporter=True)))["scrape_configs"]
     kinds = {key for job in jobs for key in job if key.endswith("_sd_configs")}
     assert kinds == {"file_sd_configs"}
 
 
 @needs_prometheus
-def test_a_real_prometheus_finds_what_the_feed_names(tmp_path: Path) -> None:
+def test_a_real_prometheus_discovers_the_targets_of_the_feed(tmp_path: Path) -> None:
     at = datetime(2026, 11, 25, tzinfo=UTC)
     running_ = {"cloud": Cloud.AWS, "region": "us-east-1", "zone": "us-east-1a", "state": InstanceState.RUNNING}
     machine: dict[str, Any] = running_ | {"machine_type": "g6.xlarge", "launched_at": at, "environment": "prod"}
@@ -175,7 +175,7 @@ def test_a_real_prometheus_finds_what_the_feed_names(tmp_path: Path) -> None:
 
 
 def _until_found(url: str) -> list[dict[str, Any]]:
-    """The targets of a Prometheus; it takes some seconds to take up what its discoveries found."""
+    """Return the targets of a Prometheus; it needs some seconds to apply its discovery results."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         answer = httpx.get(f"{url}/api/v1/targets", params={"state": "active"}, timeout=60, trust_env=False).json()
@@ -187,7 +187,7 @@ def _until_found(url: str) -> list[dict[str, Any]]:
 
 @needs_prometheus
 @pytest.mark.slow
-def test_a_real_prometheus_takes_up_what_the_file_names_anew(tmp_path: Path) -> None:
+def test_a_real_prometheus_reloads_a_changed_targets_file(tmp_path: Path) -> None:
     settings = dataclasses.replace(PLAIN, scrape_interval=timedelta(seconds=1), engines=(VLLM, OTHER))
     (tmp_path / "prometheus.yml").write_text(render(settings))
     addresses = [f"{NETWORK}.1.{number}" for number in (1, 2)]
@@ -206,7 +206,7 @@ def test_a_real_prometheus_takes_up_what_the_file_names_anew(tmp_path: Path) -> 
     ):
         (engine,) = _wait_for(prometheus, 'vllm:num_requests_running{job="engine"}')
         assert (engine["metric"]["instance_id"], engine["value"][1]) == ("i-0", "2")
-        # the second comes, and what is known of the first cannot be read: it stays
+        # A second instance is added and the first cannot be read: the first stays.
         file.write(InstanceList(instances=members[1:], errors={"i-0": "i-0 cannot be read"}), "prod")
         both = _wait_for(prometheus, 'count(up{job="engine"} == 1) == 2', all_of='up{job="engine"}')
         assert {one["metric"]["instance_id"] for one in both} == {"i-0", "i-1"}
@@ -234,7 +234,7 @@ def _metrics(address: str, port: int) -> Iterator[None]:
 
 
 def _wait_for(url: str, query: str, all_of: str = "") -> list[dict[str, Any]]:
-    """What a query gives once it gives anything; with `all_of`, what that gives then."""
+    """Return the result of a query as soon as it is not empty; with `all_of`, the result of that query then."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if found := _ask(url, query):

@@ -1,4 +1,4 @@
-"""Recorded series, judged by promtool from what exporters say."""
+"""Recorded series, evaluated by promtool from exporters' series."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ HERE = 'environment="prod",pool="chat"'
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (make setup installs it)")
 def test_engines_of_a_pool_are_counted_by_instance(tmp_path: Path) -> None:
-    """Once each, however many series one has; the scale watchdog divides a queue by them."""
+    """Each instance counts once, however many series it has; the scale watchdog divides a queue by this number."""
     series = [("i-1", "a"), ("i-1", "b"), ("i-2", "a")]
     labels = f'job="engine",{HERE}'
     case = {

@@ -1,4 +1,4 @@
-"""What Prometheus takes from a page: names of its own job, and no more than the job's limits."""
+"""What Prometheus accepts from a page: metric names of its job, within the job's limits."""
 
 import json
 import re
@@ -43,7 +43,7 @@ SETTINGS = PrometheusSettings(
 MINUTES = timedelta(minutes=10)
 SCRAPED = re.compile(r"(?<![a-zA-Z0-9_:$])(?:vllm:|DCGM_FI_|node_|process_|haproxy_|gpufleet_)[a-zA-Z0-9_:]+")
 NO_METRICS = {"gpufleet_part"}
-"""A label that a query gives itself."""
+"""A label that a query creates."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
@@ -67,14 +67,14 @@ def _expressions() -> Iterator[str]:
 
 
 def _keepers(name: str) -> list[str]:
-    """The jobs from which a series of that name is kept."""
+    """Return the jobs that keep a series of that name."""
     jobs = yaml.safe_load(render(SETTINGS))["scrape_configs"]
     keeps = {job["job_name"]: job["metric_relabel_configs"][-1] for job in jobs}
     assert {keep["action"] for keep in keeps.values()} == {"keep"}
     return [job for job, keep in keeps.items() if re.fullmatch(keep["regex"], name)]
 
 
-def test_every_name_that_is_asked_for_is_kept_and_from_one_job_alone() -> None:
+def test_every_queried_name_is_kept_from_exactly_one_job() -> None:
     asked = {name for text in _expressions() for name in SCRAPED.findall(text)} - NO_METRICS
     assert len(asked) > 50
     assert {name: jobs for name in asked if len(jobs := _keepers(name)) != 1} == {}
@@ -86,7 +86,7 @@ def test_a_documented_name_is_kept(source: Source) -> None:
         assert _keepers(name) == [source.value]
 
 
-def test_what_the_control_host_s_own_pages_have_is_kept() -> None:
+def test_names_of_the_control_host_s_pages_are_kept() -> None:
     names = {line.split("{")[0].split(" ")[0] for line in ledger_page().splitlines() if not line.startswith("#")}
     assert names
     assert {name: jobs for name in names if (jobs := _keepers(name)) != ["watchdogs"]} == {}
@@ -102,7 +102,7 @@ def test_every_job_has_every_limit() -> None:
 
 
 class Pages(BaseHTTPRequestHandler):
-    """An engine that works, and pages of engines that were broken into."""
+    """Pages of a working engine and of compromised engines."""
 
     def do_GET(self) -> None:
         body = self.pages()[self.path].encode()
@@ -126,7 +126,7 @@ class Pages(BaseHTTPRequestHandler):
         }
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Suppress the log."""
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _served() -> Iterator[str]:
 
 
 @needs_prometheus
-def test_a_page_beyond_a_limit_is_a_target_that_is_down_and_forged_names_are_dropped(tmp_path: Path) -> None:
+def test_a_page_above_a_limit_is_down_and_forged_names_are_dropped(tmp_path: Path) -> None:
     (rendered,) = [job for job in yaml.safe_load(render(SETTINGS))["scrape_configs"] if job["job_name"] == "engine"]
     kept = {key: value for key, value in rendered.items() if "limit" in key or key == "metric_relabel_configs"}
     with _served() as address:
@@ -148,7 +148,7 @@ def test_a_page_beyond_a_limit_is_a_target_that_is_down_and_forged_names_are_dro
             {"targets": [address], "labels": {"__metrics_path__": path, "page": path}} for path in Pages.pages()
         ]
         job = {"job_name": "engine", "static_configs": static, **kept}
-        # a slow machine needs more than a second for 17 MB
+        # A slow machine needs more than a second for 17 MB.
         job["scrape_interval"] = job["scrape_timeout"] = "5s"
         (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
         with running(tmp_path) as url:
@@ -158,7 +158,7 @@ def test_a_page_beyond_a_limit_is_a_target_that_is_down_and_forged_names_are_dro
 
 
 def _until_up(url: str, wanted: Mapping[str, int]) -> None:
-    """Wait until pages are up (1) or down (0) as wanted: a loaded machine may be late with a page once."""
+    """Wait until targets are up (1) or down (0) as expected: on a loaded machine a scrape can be late once."""
     end = time.monotonic() + 120
     while (found := {one["metric"]["page"]: int(one["value"][1]) for one in _ask(url, "up")}) != wanted:
         assert time.monotonic() < end, found
