@@ -1,4 +1,4 @@
-"""The machine catalogue: figures that people can look up, and names that nearly fit."""
+"""The machine catalogue: figures from public sources, and suggestions for similar names."""
 
 from fractions import Fraction
 
@@ -18,7 +18,7 @@ from gpufleet.domain.model import Cloud
         pytest.param(Cloud.GCP, "g2-standard-4", 1, "L4", 22_888, 375 * 2**30, id="L4 on Google"),
     ],
 )
-def test_a_machine_is_what_its_cloud_says(
+def test_the_figures_of_machine_types(
     cloud: Cloud, name: str, gpus: int, gpu_name: str, memory_mib: int, nvme_bytes: int
 ) -> None:
     found = machine(cloud, name)
@@ -27,7 +27,7 @@ def test_a_machine_is_what_its_cloud_says(
     assert found.total_gpu_memory_mib == gpus * memory_mib
 
 
-def test_a_fractional_machine_holds_a_share_of_a_gpu() -> None:
+def test_a_fractional_machine_has_a_share_of_a_gpu() -> None:
     assert machine(Cloud.AWS, "g6f.2xlarge").gpu_share == Fraction(1, 4)
 
 
@@ -40,12 +40,12 @@ def test_a_fractional_machine_holds_a_share_of_a_gpu() -> None:
         pytest.param(Cloud.GCP, "zzz", "known are a2-", id="nothing near"),
     ],
 )
-def test_an_unknown_machine_is_an_error_that_helps(cloud: Cloud, name: str, hint: str) -> None:
+def test_an_unknown_machine_is_an_error_with_suggestions(cloud: Cloud, name: str, hint: str) -> None:
     with pytest.raises(UnknownMachineError, match=hint):
         machine(cloud, name)
 
 
-def test_every_machine_has_sane_figures() -> None:
+def test_every_machine_has_plausible_figures() -> None:
     for found in machines():
         assert found.gpu_count >= 1, found.name
         assert 0 < found.gpu_share <= 1, found.name

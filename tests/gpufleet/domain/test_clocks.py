@@ -1,4 +1,4 @@
-"""Spans by clocks that are set: what is due is never put off by one that was set back."""
+"""Time spans on wall clocks: a clock that is set back never delays what is due."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Codes that are stored, sentences that are shown, and what a newer release wrote."""
+"""Stored codes, their texts, and codes of a newer release."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ EVERY: list[type[Code]] = [Action, Reason, OutcomeKind, BrakeKind, ActivityKind]
 
 
 @pytest.mark.parametrize("codes", EVERY)
-def test_codes_are_short_words_that_a_column_holds_and_each_has_its_own_sentence(codes: type[Code]) -> None:
+def test_codes_fit_their_columns_and_each_has_a_unique_sentence(codes: type[Code]) -> None:
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code.value) for code in codes)
     assert max(len(code.value) for code in codes) <= (64 if codes is Reason else 16)
     assert len({code.sentence for code in codes}) == len(codes)
@@ -38,6 +38,6 @@ def test_an_unknown_code_is_kept_and_equals_no_known_one(codes: type[Code]) -> N
     assert codes("").sentence == "unknown ()"
 
 
-def test_every_code_that_old_ledgers_were_given_is_known_for_ever() -> None:
+def test_every_code_of_old_ledgers_stays_known() -> None:
     assert {*REASONS.values()} <= {reason.value for reason in Reason}
     assert {*KINDS.values()} <= {kind.value for kind in OutcomeKind}

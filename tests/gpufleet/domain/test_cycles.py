@@ -1,4 +1,4 @@
-"""Looks for dead cycles: left out while much is read, and on again after it."""
+"""The cyclic garbage collector: disabled during bulk reads, enabled again afterwards."""
 
 import gc
 
@@ -8,7 +8,7 @@ from gpufleet.domain import garbage
 
 
 @pytest.mark.parametrize("kept", [pytest.param(True, id="kept"), pytest.param(False, id="let go")])
-def test_no_cycle_is_looked_for_while_much_is_read(kept: bool) -> None:
+def test_the_collector_is_disabled_during_bulk_reads(kept: bool) -> None:
     frozen = gc.get_freeze_count()
     try:
         with garbage.not_looked_for(kept=kept):
@@ -19,7 +19,7 @@ def test_no_cycle_is_looked_for_while_much_is_read(kept: bool) -> None:
         gc.unfreeze()
 
 
-def test_who_had_them_off_finds_them_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     try:
         with pytest.raises(ValueError, match="broken"), garbage.not_looked_for():

@@ -10,12 +10,12 @@ from gpufleet.domain import durations
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("4h", 14_400), ("7d", 604_800), ("0s", 0)]
 )
-def test_what_people_write(text: str, seconds: int) -> None:
+def test_durations_in_settings(text: str, seconds: int) -> None:
     assert durations.parse(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "90", "1.5h", "-5m", "5 m", "5M", "m", "1h30m", "9" * 10 + "s", "٣m\n"])
-def test_what_is_no_duration_is_named(text: str) -> None:
+def test_an_invalid_duration_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         durations.parse(text)
 
@@ -27,6 +27,6 @@ def test_rendered_durations_read_back(seconds: int) -> None:
 
 
 @pytest.mark.parametrize("duration", [timedelta(milliseconds=1), timedelta(seconds=-1)])
-def test_parts_of_a_second_and_the_past_have_no_form(duration: timedelta) -> None:
+def test_fractions_of_a_second_and_negative_durations_have_no_form(duration: timedelta) -> None:
     with pytest.raises(ValueError, match="no form"):
         durations.render(duration)

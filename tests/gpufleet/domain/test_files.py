@@ -1,4 +1,4 @@
-"""Files that are replaced whole."""
+"""Atomic file writes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def whole(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "before", [pytest.param(None, id="a new one"), pytest.param("old, and longer", id="an old one")]
 )
-def test_the_new_file_stands_alone(
+def test_no_partial_file_is_left(
     tmp_path: Path, write: Callable[[Path, str], None], before: str | None, *, shown_to_others: bool
 ) -> None:
     path = tmp_path / "told.json"
@@ -32,7 +32,7 @@ def test_the_new_file_stands_alone(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "told.json"
     path.write_text("old")
     (tmp_path / ".told.json.part").mkdir()

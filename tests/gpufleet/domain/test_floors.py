@@ -1,4 +1,4 @@
-"""What is said where a rollout would take a pool below its floor."""
+"""The message if a rollout would take a pool below its floor."""
 
 import pytest
 
@@ -16,7 +16,7 @@ WAY_OUT = "raise the pool first: gpufleet target chat 3 --reason rollout"
         pytest.param(0, True, id="none is ready"),
     ],
 )
-def test_who_objects_names_the_way_out(ready: int, *, objects: bool) -> None:
+def test_an_objection_contains_the_remedy(ready: int, *, objects: bool) -> None:
     said = floors.objection("chat", 2, ready)
     assert (said is not None) is objects
     assert said is None or (said.startswith(f"{ready} replicas are ready") and said.endswith(WAY_OUT))

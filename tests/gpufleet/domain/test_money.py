@@ -1,4 +1,4 @@
-"""Exact money: products and sums without rounding, one division at the end, splits that add up."""
+"""Exact arithmetic with money: products and sums without rounding, one final division, exact splits."""
 
 import csv
 from datetime import timedelta
@@ -13,10 +13,10 @@ from gpufleet.toolchain.folders import ROOT
 
 CORPUS = list(csv.DictReader((ROOT / "tests" / "data/vllm_cost_meter.csv").read_text().splitlines()))
 LONG = timedelta(seconds=10**12)
-"""So long that the tokens of any run are a whole number to twelve digits and more."""
+"""Long enough that the tokens of any run are an integer with at least twelve digits."""
 
 
-def test_the_corpus_is_whole() -> None:
+def test_the_corpus_is_complete() -> None:
     assert [sum(row["table"] == name for row in CORPUS) for name in ("v1", "v2")] == [140, 32]
 
 
@@ -63,7 +63,7 @@ def test_the_largest_remainder_gets_the_cent() -> None:
     assert [str(part) for part in money.rounded_parts(parts, Decimal(1))] == ["0.33", "0.33", "0.34"]
 
 
-def test_parts_of_something_else_are_refused() -> None:
+def test_parts_with_another_sum_are_refused() -> None:
     with pytest.raises(ValueError, match="no split"):
         money.rounded_parts([Decimal(1), Decimal(1)], Decimal(3))
 
@@ -88,7 +88,7 @@ def test_cost_is_linear_in_time(seconds: int, micros: int, price: Decimal) -> No
 
 
 HUGE = Decimal("123456789012345678901234567890.123456789")
-"""More digits than the context that decimals have by default."""
+"""More digits than the default decimal context."""
 
 
 def test_no_digit_of_a_huge_sum_is_lost_when_it_is_shown() -> None:
@@ -113,7 +113,7 @@ def test_a_sum_is_rounded_once_half_to_even(amount: str, step: str, shown: str) 
 
 
 def test_usd_per_million_by_hand() -> None:
-    # 7,200 dollar-seconds are 2 USD; 2 USD over 500,000 tokens are 4 USD per million
+    # 7,200 dollar-seconds are 2 USD; 2 USD for 500,000 tokens are 4 USD per million.
     assert str(money.usd_per_million(Decimal(7_200), 500_000)) == "4.000000000"
     assert money.usd_per_million(Decimal(7_200), 1) == 2_000_000
     assert money.usd_per_million(Decimal(7_200), -1) is None
@@ -145,14 +145,14 @@ def test_a_split_by_hand(weights: list[str], parts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("weights", [["-1", "3"], ["0", "0"]], ids=["negative", "all zero"])
-def test_weights_that_split_nothing_are_refused(weights: list[str]) -> None:
+def test_invalid_weights_are_refused(weights: list[str]) -> None:
     with pytest.raises(
         ValueError, match="^nothing to split by: the weights must not be negative, and one must be above"
     ):
         money.split(Decimal(1), [Decimal(w) for w in weights])
 
 
-def test_parts_may_miss_the_whole_by_less_than_a_step_each() -> None:
+def test_parts_can_differ_from_the_whole_by_less_than_a_step_each() -> None:
     assert money.rounded_parts([Decimal("0.019"), Decimal("0.019")], Decimal("0.04")) == (Decimal("0.02"),) * 2
     with pytest.raises(ValueError, match="2 parts that sum up to 0.02 are no split of 0.05"):
         money.rounded_parts([Decimal("0.01"), Decimal("0.01")], Decimal("0.05"))

@@ -1,4 +1,4 @@
-"""The regions that settings may name: those that the clouds' own lists hold."""
+"""The regions that settings can name: those in the clouds' own lists."""
 
 import boto3
 import pytest
@@ -8,11 +8,11 @@ from gpufleet.domain.regions import REGIONS, near
 from gpufleet.prices.packaged import PackagedPrices
 
 
-def test_aws_s_are_botocore_s() -> None:
+def test_regions_of_aws_equal_those_of_botocore() -> None:
     assert set(boto3.Session().get_available_regions("ec2")) == REGIONS[Cloud.AWS]
 
 
-def test_google_s_have_prices() -> None:
+def test_regions_of_google_have_prices() -> None:
     prices = PackagedPrices()
     assert [region for region in REGIONS[Cloud.GCP] if not prices.skus(region)] == []
     assert prices.skus("us-est1") == ()
@@ -26,5 +26,5 @@ def test_google_s_have_prices() -> None:
         pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing near"),
     ],
 )
-def test_what_is_near_is_said(cloud: Cloud, region: str, said: str) -> None:
+def test_similar_regions_are_suggested(cloud: Cloud, region: str, said: str) -> None:
     assert near(cloud, region).startswith(said)

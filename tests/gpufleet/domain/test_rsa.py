@@ -1,4 +1,4 @@
-"""Signatures of orders: checked without a library, against forgeries of every kind that is known."""
+"""Signatures of orders: verified without a library, and tested with all known kinds of forgeries."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ def private() -> rsa.RSAPrivateKey:
 
 
 def opens_to(encoded: bytes) -> bytes:
-    """What only the key's owner can make: a signature that opens to any bytes one likes."""
+    """Return a signature that decrypts to the given bytes; only the key's owner can create it."""
     numbers = private().private_numbers()
     opened = pow(int.from_bytes(encoded, "big"), numbers.d, numbers.public_numbers.n)
     return opened.to_bytes(signing.key().public.size, "big")
@@ -52,7 +52,7 @@ def padded(tail: bytes, *, lead: bytes = b"\x00\x01", fill: bytes = b"\xff", gap
 
 
 def short_then(garbage: bytes) -> bytes:
-    """Eight bytes of padding, then the digest, then what fills the rest (Bleichenbacher 2006)."""
+    """Return eight bytes of padding, the digest, and garbage up to the full size (Bleichenbacher 2006)."""
     head = b"\x00\x01" + b"\xff" * 8 + b"\x00" + INFO + DIGEST
     return head + garbage * (signing.key().public.size - len(head))
 
@@ -64,8 +64,8 @@ def at(encoded: bytes, index: int, value: int) -> bytes:
 RIGHT = INFO + DIGEST
 
 
-def test_what_opens_to_the_one_encoding_is_right() -> None:
-    """The ground of the forgeries below: they differ from this in what their names say."""
+def test_a_signature_of_the_correct_encoding_is_valid() -> None:
+    """The baseline of the forgeries below: each differs from it as its name describes."""
     assert signing.key().public.verify(MESSAGE, opens_to(padded(RIGHT)))
 
 
@@ -116,7 +116,7 @@ def test_another_signature_is_refused(sign: Callable[[rsa.RSAPrivateKey], bytes]
     assert not signing.key().public.verify(MESSAGE, sign(private()))
 
 
-def test_a_right_signature_of_another_length_or_beyond_the_modulus_is_refused() -> None:
+def test_a_valid_signature_with_another_length_or_above_the_modulus_is_refused() -> None:
     public, signature = signing.key().public, signing.key().sign(MESSAGE).signature
     assert public.verify(MESSAGE, signature)
     number = int.from_bytes(signature, "big")
@@ -131,8 +131,8 @@ def test_a_right_signature_of_another_length_or_beyond_the_modulus_is_refused() 
     assert not signing.key("another").public.verify(MESSAGE, signature)
 
 
-def test_every_vector_of_wycheproof_is_judged_as_it_should_be() -> None:
-    """259 signatures; a missing NULL, which some libraries take, is refused, and a key of exponent 3 is no key."""
+def test_every_vector_of_wycheproof_has_the_expected_result() -> None:
+    """259 signatures. A missing NULL, which some libraries accept, is refused, and so is a key with exponent 3."""
     judged, key = 0, None
     for line in RECORDED.read_text().splitlines():
         vector = json.loads(line)
@@ -149,7 +149,7 @@ def test_every_vector_of_wycheproof_is_judged_as_it_should_be() -> None:
     assert judged == 259
 
 
-def test_signatures_of_openssl_are_right(tmp_path: Path) -> None:
+def test_signatures_of_openssl_are_valid(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text(signing.pem())
     (tmp_path / "key.pem").chmod(0o600)
     command = ["openssl", "dgst", "-sha256", "-sign", str(tmp_path / "key.pem")]
@@ -208,14 +208,14 @@ def with_trailing(text: str) -> str:
         pytest.param(lambda: with_trailing(signing.key().public.text), "is no RSA public key", id="a byte more"),
     ],
 )  # fmt: skip
-def test_what_is_no_key_for_orders(text: Callable[[], str], says: str) -> None:
+def test_an_invalid_key_for_orders(text: Callable[[], str], says: str) -> None:
     with pytest.raises(KeyFormError, match=says) as refused:
         public_key(text())
     assert not text() or text()[:40] not in str(refused.value)
 
 
 def test_a_forged_signature_of_a_small_exponent_would_not_pass_either() -> None:
-    """Were exponent 3 taken, a cube root would open to the digest with garbage after it; the whole is compared."""
+    """With exponent 3, a cube root would decrypt to the digest followed by garbage; the whole text is compared."""
     wanted = int.from_bytes(short_then(b"\x00"), "big")
     low, high = 0, 1 << 700
     while low < high:
@@ -227,7 +227,7 @@ def test_a_forged_signature_of_a_small_exponent_would_not_pass_either() -> None:
     assert not signing.key().public.verify(MESSAGE, forged)
 
 
-def test_the_key_that_signs_names_nothing_of_what_it_could_not_read() -> None:
+def test_the_error_of_an_invalid_private_key_shows_none_of_it() -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     pem = curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     for text, says in (("correct-horse-battery", "no private key"), ("", "no private key"), (pem, "not RSA")):

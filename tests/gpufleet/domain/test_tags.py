@@ -49,7 +49,7 @@ def test_labels_have_no_colon() -> None:
         pytest.param("", None, id="an empty one"),
     ],
 )
-def test_a_keep_shortens_no_other(there: str | None, written: str | None) -> None:
+def test_a_keep_does_not_shorten_an_existing_one(there: str | None, written: str | None) -> None:
     kept = instance(1, tags={} if there is None else {tags.KEEP_UNTIL: there})
     until = datetime(2026, 11, 21, 12, tzinfo=UTC)
     assert kept.keep_tags(until) == ({} if written is None else {tags.KEEP_UNTIL: written})

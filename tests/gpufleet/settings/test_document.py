@@ -14,7 +14,7 @@ def test_a_rendered_document_reads_back_the_same() -> None:
     assert document.parse(document.render(once), "again") == once
 
 
-def test_what_earlier_releases_do_not_know_is_written_only_where_it_says_something() -> None:
+def test_newer_fields_are_written_only_if_they_differ_from_the_default() -> None:
     plain = document.parse(json.dumps(a_document()), "fleet.json")
     assert not plain.node_exporter
     assert "node_exporter" not in document.render(plain)
@@ -47,7 +47,9 @@ def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
         pytest.param({"stop_price": None}, ["stop_price"], id="no price"),
     ],
 )
-def test_a_price_of_stops_is_in_the_document_only_where_it_is_set(written: dict[str, Any], said: list[str]) -> None:
+def test_a_stop_price_is_written_only_if_it_differs_from_the_default(
+    written: dict[str, Any], said: list[str]
+) -> None:
     whole = a_document()
     whole |= {"pools": [pool | {"watchdogs": {"idle": written}} for pool in whole["pools"]]}
     found = document.parse(json.dumps(whole), "fleet.json")
@@ -57,7 +59,7 @@ def test_a_price_of_stops_is_in_the_document_only_where_it_is_set(written: dict[
 
 
 @pytest.mark.parametrize("value", ["-1m", "soon", 30], ids=str)
-def test_a_price_of_stops_that_is_no_duration_is_refused(value: object) -> None:
+def test_a_stop_price_that_is_not_a_duration_is_refused(value: object) -> None:
     whole = a_document()
     whole |= {"pools": [pool | {"watchdogs": {"idle": {"stop_price": value}}} for pool in whole["pools"]]}
     with pytest.raises(document.DocumentError, match=r"watchdogs\.idle\.stop_price"):
@@ -98,14 +100,14 @@ def test_a_bad_field_is_named(path: str, value: object, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_pools_and_groups_have_names_of_their_own() -> None:
+def test_names_of_pools_and_groups_are_unique() -> None:
     whole = a_document()
     whole["pools"] = whole["pools"] * 2
     with pytest.raises(DocumentError, match="pools named twice: chat"):
         document.parse(json.dumps(whole), "x")
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     whole = _broken("cloud", "azure")
     whole["region"] = 5
     with pytest.raises(DocumentError) as caught:
@@ -116,11 +118,11 @@ def test_all_problems_are_said_at_once() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", "\x00", '{"version": 1', "[" * 100_000], ids=lambda t: repr(t[:12])
 )
-def test_what_is_no_document_is_refused(text: str) -> None:
+def test_an_invalid_document_is_refused(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^there: "):
         document.parse(text, "there")
 
 
-def test_the_committed_schema_is_the_code_s() -> None:
+def test_the_committed_schema_matches_the_code() -> None:
     committed = json.loads((ROOT / "docs/fleet-document.schema.json").read_text())
     assert committed == document.json_schema(), "write gpufleet.settings.document.json_schema() there again"

@@ -1,4 +1,4 @@
-"""What a fleet may need of an account's quotas, counted by hand; and what `doctor --fleet` makes of it."""
+"""The quotas that a fleet can need, calculated by hand, and the findings of `doctor --fleet`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ def fleet(cloud: str, most: int, *groups: dict[str, Any]) -> FleetDocument:
         ),
     ],
 )
-def test_needs_are_the_maxima(given: FleetDocument, expected: list[tuple[str | None, int]]) -> None:
+def test_needs_are_sums_of_the_maxima(given: FleetDocument, expected: list[tuple[str | None, int]]) -> None:
     assert [(need.quota, need.most) for need in needs(given)] == expected
 
 
@@ -70,14 +70,14 @@ def test_needs_are_the_maxima(given: FleetDocument, expected: list[tuple[str | N
     ("limit", "ok", "words"),
     [(32.0, True, "up to 32 vCPUs wanted, 32 allowed"), (31.0, False, "up to 32 vCPUs wanted, 31 allowed")],
 )
-def test_a_limit_below_the_need_is_found(limit: float, ok: bool, words: str) -> None:
+def test_a_limit_below_the_need_is_reported(limit: float, ok: bool, words: str) -> None:
     need = QuotaNeed(quota="L-1", unit="vCPUs", most=32, for_="g6.xlarge spot")
     found = command.compare("aws-prod", need, {"L-1": limit})
     assert (found.ok, found.found) == (ok, f"g6.xlarge spot: {words}")
     assert ("ask for 32 vCPUs" in found.remedy) is not ok
 
 
-def test_a_quota_that_cannot_be_read_is_no_yes() -> None:
+def test_an_unreadable_quota_is_reported() -> None:
     need = QuotaNeed(quota=None, unit="vCPUs", most=192, for_="p6-b200.48xlarge on-demand")
     found = command.compare("aws-prod", need, {})
     assert "cannot be read here" in found.found and found.remedy
@@ -105,12 +105,14 @@ SPOT, ON_DEMAND = "L-3819A6DF", "L-DB2E81BA"
         pytest.param((("p6-b200.48xlarge", "on-demand"),), [], id="no quota known"),
     ],
 )
-def test_what_runs_is_counted(instances: tuple[tuple[str, str], ...], expected: list[tuple[str, int]]) -> None:
+def test_running_instances_are_counted(
+    instances: tuple[tuple[str, str], ...], expected: list[tuple[str, int]]
+) -> None:
     found = uses(Cloud.AWS, [machine(name, kind) for name, kind in instances])
     assert [(use.quota, use.used) for use in found] == expected
 
 
-def test_what_has_ended_is_not_counted() -> None:
+def test_terminated_instances_are_not_counted() -> None:
     gone = machine("g6.xlarge", "spot", state=InstanceState.TERMINATED)
     assert uses(Cloud.AWS, [gone, machine("g6.xlarge", "spot")]) == (QuotaUsage(quota=SPOT, unit="vCPUs", used=4),)
 
@@ -121,7 +123,7 @@ def machine(name: str, kind: str, **changes: Any) -> Instance:
 
 @dataclass
 class Account:
-    """What the cloud answers, and how often it was asked."""
+    """A fake account: its answers and the number of queries."""
 
     limits: Mapping[str, float] | None
     instances: Sequence[Instance] | None
@@ -159,19 +161,19 @@ def test_use_and_limit_become_metrics() -> None:
         pytest.param(Account({SPOT: 64.0}, None), "instances are not known", id="instances"),
     ],
 )
-def test_what_cannot_be_read_has_no_figure_and_is_logged_once(account: Account, words: str) -> None:
+def test_unreadable_quotas_have_no_figure_and_are_logged_once(account: Account, words: str) -> None:
     meter = account.meter()
     assert [meter.read(START + minutes * timedelta(minutes=1)) for minutes in range(3)] == [(), (), ()]
     (line,) = account.log.lines
     assert line["part"] == "quotas" and words in line["error"]
 
 
-def test_a_quota_whose_limit_is_not_known_has_no_figure() -> None:
+def test_a_quota_with_an_unknown_limit_has_no_figure() -> None:
     running = [machine("g6.xlarge", "spot"), machine("g6.xlarge", "on-demand")]
     assert [use.quota for use in Account({SPOT: 64.0}, running).meter().read(START)] == [SPOT]
 
 
-def test_limits_are_asked_for_once_an_hour() -> None:
+def test_limits_are_queried_once_an_hour() -> None:
     account = Account({SPOT: 64.0}, [])
     meter = account.meter()
     for minutes in (0, 1, 59, 60, 61):
