@@ -119,7 +119,7 @@ class KeptUnseen:
     """The latest reason."""
     since: datetime
     until: datetime | None
-    """Time of the first decision with another reason; None if there is none yet."""
+    """Time of the first later decision with a reason outside `UNSEEN`; None if there is none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ class Group:
     instance_ids: tuple[str, ...] = ()
     """Instances that count towards `desired`."""
     leaving: frozenset[str] = frozenset()
-    """Instances that the group is terminating, while they are alive. They do not count towards `desired`."""
+    """Instances that the group is terminating, while alive. They no longer count, and need no other termination."""
     waiting_to_serve: frozenset[str] = frozenset()
     """Launched instances whose lifecycle hook waits for the confirmation that they serve."""
     waiting_to_end: frozenset[str] = frozenset()

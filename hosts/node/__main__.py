@@ -164,7 +164,7 @@ def _guarded(work: Callable[[], object], life: NodeState) -> Callable[[], None]:
     def run() -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - any exception must set the phase
             life.enter(Phase.FAILED, f"a fault of the agent: {error!r}")
 
     return run

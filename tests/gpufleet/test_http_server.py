@@ -1,4 +1,4 @@
-"""The HTTP server of all our pages: limits, routes, errors, and how it stops."""
+"""The HTTP server of all pages: limits, routes, errors and stop."""
 
 import http.client
 import socket
@@ -43,7 +43,7 @@ def connect(server: HttpServer) -> socket.socket:
 
 
 def sent(server: HttpServer, request: bytes) -> bytes:
-    """All that comes back until the server closes."""
+    """Send a request; return all bytes until the server closes the connection."""
     with connect(server) as client:
         client.sendall(request)
         return b"".join(iter(lambda: client.recv(65536), b""))
@@ -71,7 +71,7 @@ def test_a_client_that_sends_a_byte_at_a_time_is_disconnected(where: str) -> Non
     begun = b"POST / HTTP/1.1\r\nX: " if where == "head" else b"POST / HTTP/1.1\r\nContent-Length: 900\r\n\r\n"
     with serving() as server, connect(server) as slow:
         slow.sendall(begun)
-        end, ended = time.monotonic() + 50, False  # before an idle connection would end
+        end, ended = time.monotonic() + 50, False  # shorter than the limit for idle connections
         while not ended and time.monotonic() < end:
             try:
                 slow.sendall(b"a")
@@ -88,7 +88,7 @@ def test_a_connection_takes_one_request_after_another() -> None:
     with serving() as server, httpx.Client(base_url=server.url, timeout=60) as client:
         for text in ("one", "two"):
             assert client.post("/", content=text.encode()).text == text
-            # longer than one request may take: between two requests the idle limit counts
+            # Longer than the limit of a request: between two requests, the idle limit applies.
             time.sleep(1.6)
 
 
@@ -153,7 +153,7 @@ def test_an_answer_before_the_body_reaches_a_client_that_sends_on() -> None:
     assert answer.endswith(b"\r\n\r\nwho are you?\n")
 
 
-def test_routes_know_methods_paths_and_beginnings() -> None:
+def test_routes_match_methods_paths_and_prefixes() -> None:
     routes = Routes(
         {
             "GET /": lambda _: Answer(body="root"),
@@ -197,7 +197,7 @@ def test_no_answer_closes_the_connection() -> None:
 
 @pytest.fixture
 def crashes(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
-    """What the log has of exceptions that nobody handles."""
+    """The log lines of unhandled exceptions."""
     log = RecordedLog()
     for hook in ("sys.excepthook", "threading.excepthook"):
         monkeypatch.setattr(hook, None)
@@ -247,7 +247,7 @@ def test_a_client_that_disconnects_is_not_logged(crashes: list[Line]) -> None:
         pytest.param(b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n", b"414", id="a long path"),
     ],
 )
-def test_an_answer_to_a_malformed_request_repeats_none_of_it(request_line: bytes, status: bytes) -> None:
+def test_an_answer_to_a_malformed_request_repeats_no_part_of_it(request_line: bytes, status: bytes) -> None:
     with serving() as server:
         answer = sent(server, request_line)
     assert answer.startswith(b"HTTP/1.1 " + status)
@@ -255,7 +255,7 @@ def test_an_answer_to_a_malformed_request_repeats_none_of_it(request_line: bytes
     assert b"<" not in answer
 
 
-def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
+def test_a_stop_ends_idle_connections_and_completes_answers() -> None:
     asked, finish = threading.Event(), threading.Event()
 
     def slow(request: HttpRequest) -> Answer:
@@ -276,12 +276,12 @@ def test_a_stop_ends_idle_connections_and_lets_an_answer_be_finished() -> None:
     finish.set()
     assert busy.getresponse().read() == b"done"
     with HttpServer(("127.0.0.1", server.port), echo):
-        pass  # the address is free
+        pass  # the address can be used again
     idle.close()
     busy.close()
 
 
-def test_it_listens_on_either_loopback() -> None:
+def test_it_listens_on_both_loopback_addresses() -> None:
     for host, url in (("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")):
         with serving(host=host) as server:
             assert server.url.startswith(url)

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "logs.md"
 
 
 def calls() -> Iterator[tuple[str, ast.expr, set[str]]]:
-    """Place, event and fields of each call that writes a line."""
+    """Return place, event and fields of each logging call."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -34,14 +34,14 @@ def literals(event: ast.expr) -> list[str]:
 
 
 def table(heading: str) -> Mapping[str, str]:
-    """The rows of the table below a heading: first cell to second."""
+    """Return the rows of the table below a heading: first cell -> second cell."""
     text = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     return {name.strip(" `"): meaning.strip() for name, meaning in rows}
 
 
 @pytest.mark.parametrize(("heading", "known"), [("Fields", FIELDS), ("Events", EVENTS)])
-def test_the_page_shows_every_row(heading: str, known: Mapping[str, str]) -> None:
+def test_the_page_contains_every_row(heading: str, known: Mapping[str, str]) -> None:
     assert list(table(heading).items()) == list(known.items())
 
 

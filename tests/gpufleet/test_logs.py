@@ -1,4 +1,4 @@
-"""Log lines: their two forms, when which is chosen, and what hostile values and secrets cannot do to them."""
+"""Log lines: their two formats, the choice of a format, and safety against hostile values and secrets."""
 
 import io
 import json
@@ -38,14 +38,14 @@ def test_a_line_begins_with_time_level_component_and_event() -> None:
     )
 
 
-def test_a_line_for_people_has_the_sentence_first_and_then_the_fields() -> None:
+def test_a_text_line_has_the_sentence_before_the_fields() -> None:
     assert as_text(pool="chat", outcome="done", detail="the instance drained", duration_s=1.5, action="end") == (
         "2026-11-21T02:00:00.005Z INFO    test x done: the instance drained  pool=chat duration_s=1.5 action=end"
     )
     assert as_text(error="no answer", names=["a", "b c"]).endswith(' test x  error="no answer" names=["a", "b c"]')
 
 
-def test_a_traceback_for_people_is_indented() -> None:
+def test_a_traceback_in_text_is_indented() -> None:
     assert as_text(traceback="one\n  two\n2026-11-21T02:00:00.005Z ERROR   forged").splitlines()[1:] == [
         "    one",
         "      two",
@@ -76,7 +76,7 @@ class Kind(StrEnum):
         (range(2), "range(0, 2)"),
     ],
 )
-def test_a_value_is_shown_as_json_holds_it(value: Any, shown: Any) -> None:
+def test_a_value_is_converted_to_json(value: Any, shown: Any) -> None:
     assert as_json(value=value)["value"] == shown
 
 
@@ -139,7 +139,7 @@ def test_no_value_breaks_or_forges_a_line(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=map(str, range(len(HOSTILE))))
-def test_a_hostile_traceback_begins_no_line(value: Any) -> None:
+def test_a_hostile_traceback_starts_no_line(value: Any) -> None:
     rest = as_text(traceback=value).splitlines()[1:]
     assert all(one.startswith("    ") for one in rest)
 
@@ -149,12 +149,12 @@ def test_a_long_text_is_cut() -> None:
     assert (len(found), found[-1]) == (LONGEST_TEXT, "…")
 
 
-def test_a_line_with_too_much_keeps_its_head() -> None:
+def test_an_oversized_line_keeps_its_first_fields() -> None:
     found = as_json(**{f"field_{number}": "x" * 30 for number in range(2000)})
     assert found == as_json(error="the line was too long")
 
 
-# secrets
+# Secrets.
 
 
 AWS_KEY = "AKIA" + "ABCDEFGHIJKLMNOP"
@@ -195,7 +195,7 @@ def test_a_known_kind_of_secret_is_in_no_line(kind: str, form: Form) -> None:
 
 @pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("kind", AROUND)
-def test_a_secret_is_recognised_by_the_text_around_it(kind: str, form: Form) -> None:
+def test_a_secret_is_detected_by_its_context(kind: str, form: Form) -> None:
     before, secret, after = AROUND[kind]
     shown = logs.line(
         HEAD | {"detail": f"x {before}{secret}{after}", "error": OSError(before + secret + after)}, form
@@ -214,7 +214,7 @@ def test_a_value_with_the_name_of_a_secret_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("form", Form)
-def test_a_secret_that_was_read_is_hidden_in_every_shape(form: Form) -> None:
+def test_a_known_secret_is_hidden_in_every_form(form: Form) -> None:
     secret = 'a "quoted"\nsecret/with é'
     logs.hide(secret, 'a "quoted"', "", "abc")
     shapes = [secret, repr(secret), json.dumps(secret), f"?key={quote(secret, safe='')}"]
@@ -247,7 +247,7 @@ def test_values_of_variables_that_hold_secrets_are_hidden() -> None:
     )
 
 
-# which form
+# The choice of a format.
 
 
 class Terminal(io.StringIO):
@@ -270,7 +270,7 @@ def test_under_systemd_lines_are_json(journal: Any) -> None:
     assert logs.wanted_form(journal_of(journal), journal, service=False) is Form.JSON
 
 
-def test_the_journal_of_a_unit_that_started_a_shell_is_not_ours(journal: Any) -> None:
+def test_an_inherited_journal_variable_is_ignored(journal: Any) -> None:
     assert logs.wanted_form({"JOURNAL_STREAM": "8:1", "INVOCATION_ID": "x"}, journal, service=False) is None
     assert logs.wanted_form({"JOURNAL_STREAM": "8:1"}, Terminal(), service=True) is Form.TEXT
 
@@ -296,7 +296,7 @@ def test_a_wrong_setting_is_named() -> None:
         logs.wanted_level({"GPUFLEET_LOG_LEVEL": "loud"})
 
 
-# a log of the standard library
+# The log that uses only the standard library.
 
 
 def test_a_log_writes_its_level_and_those_above() -> None:
@@ -318,7 +318,7 @@ def test_a_service_reports_and_ignores_a_wrong_setting(
     assert (second["event"], second["component"]) == ("x", "node")
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(io.StringIO):
         def write(self, _: str) -> int:
             raise OSError(28, "No space left on device")
@@ -330,7 +330,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPa
         Lines(component="test").info("x")
 
 
-def test_a_stream_of_ascii_takes_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ascii_stream_accepts_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(written, encoding="ascii", errors="strict"))
     for form in Form:

@@ -1,4 +1,4 @@
-"""Pages of metrics that are not the node agent's: names and types that dashboards and alerts rely on."""
+"""Metrics pages except the node agent's: names and types that dashboards and alerts use."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta

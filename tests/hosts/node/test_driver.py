@@ -69,7 +69,7 @@ def test_a_machine_without_a_driver_has_no_version(tmp_path: Path) -> None:
         pytest.param("470.256.02", {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
     ],
 )
-def test_the_verdict(version: str, env: dict[str, str], needed: str | None) -> None:
+def test_whether_the_driver_is_too_old(version: str, env: dict[str, str], needed: str | None) -> None:
     said = driver.why_too_old(version, engine(**env))
     assert (said is None) is (needed is None)
     if said is not None:
