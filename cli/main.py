@@ -6,8 +6,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cli import plugins
-
 if TYPE_CHECKING:
     import typer
 
@@ -74,6 +72,8 @@ def build(group: str | None = None) -> "typer.Typer":
 
 
 def _register_local(app: "typer.Typer") -> None:
+    from cli import plugins  # imported here: importlib.metadata costs 25 ms at the start of a command
+
     for register in plugins.load(plugins.COMMANDS, LOCAL):
         register(app)
         return
