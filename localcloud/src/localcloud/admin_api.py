@@ -171,6 +171,14 @@ def count_of(value: object) -> int | None:
     raise AdminError(f"count: expected a whole number from 0, or null for no limit, got {value!r}")
 
 
+def set_limit(table: dict[Any, int], key: object, value: object) -> None:
+    """Set one limit of a table, or remove it. Raises AdminError."""
+    if (count := count_of(value)) is None:
+        table.pop(key, None)
+    else:
+        table[key] = count
+
+
 def selection(body: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Instance and pool that a request names. Raises AdminError where it names neither."""
     instance, pool = body.get("instance"), body.get("pool")

@@ -10,7 +10,16 @@ from typing import Any, Final
 from moto.ec2.models import EC2Backend
 
 from gpufleet.domain import tags
-from localcloud.admin_api import AdminError, CloudAdmin, Verb, count_of, kind_of, not_found, notice_seconds, selection
+from localcloud.admin_api import (
+    AdminError,
+    CloudAdmin,
+    Verb,
+    kind_of,
+    not_found,
+    notice_seconds,
+    selection,
+    set_limit,
+)
 from localcloud.aws import capacity_blocks, refusals, reservations, termination
 from localcloud.aws.groups import LivingAutoScaling, LivingGroup
 from localcloud.aws.instances import LivingInstance, living
@@ -158,21 +167,15 @@ class AwsAdmin(CloudAdmin):
         if "refuse" in body:
             return self._refuse(body)
         capacity, kind = self.cloud_state.capacity, kind_of(body.get("kind"))
-        limits: tuple[dict[Any, int], Any, Any]
         if "vcpus" in body:
-            limits = (capacity.vcpu_limits, kind, body["vcpus"])
+            set_limit(capacity.vcpu_limits, kind, body["vcpus"])
         elif body.get("zone") and body.get("type") and "count" in body:
-            limits = (capacity.limits, (body["zone"], body["type"], kind), body["count"])
+            set_limit(capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
             raise AdminError(
                 'the body: expected {"zone", "type", "kind", "count"}, {"kind", "vcpus"} or {"refuse"},'
                 f" got the keys {', '.join(sorted(body)) or 'none'}"
             )
-        table, key, wanted = limits
-        if (count := count_of(wanted)) is None:
-            table.pop(key, None)
-        else:
-            table[key] = count
         return capacity.as_json()
 
     def _refuse(self, body: Mapping[str, Any]) -> object:

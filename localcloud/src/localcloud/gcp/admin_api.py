@@ -6,7 +6,17 @@ from datetime import timedelta
 from typing import Any, Final
 
 from gpufleet.domain import tags
-from localcloud.admin_api import AdminError, CloudAdmin, Verb, count_of, kind_of, not_found, notice_seconds, selection
+from localcloud.admin_api import (
+    AdminError,
+    CloudAdmin,
+    Verb,
+    count_of,
+    kind_of,
+    not_found,
+    notice_seconds,
+    selection,
+    set_limit,
+)
 from localcloud.capacity_kind import Kind
 from localcloud.gcp import groups, instances
 from localcloud.gcp.machine import Machine
@@ -126,19 +136,13 @@ class GoogleAdmin(CloudAdmin):
             capacity.all_regions = count_of(body["gpus_all_regions"])
             return capacity.as_json()
         kind = kind_of(body.get("kind"))
-        limits: tuple[dict[Any, int], Any, Any]
         if "gpus" in body:
-            limits = (capacity.quotas, kind, body["gpus"])
+            set_limit(capacity.quotas, kind, body["gpus"])
         elif body.get("zone") and body.get("type") and "count" in body:
-            limits = (capacity.limits, (body["zone"], body["type"], kind), body["count"])
+            set_limit(capacity.limits, (body["zone"], body["type"], kind), body["count"])
         else:
             raise AdminError(
                 'the body: expected {"zone", "type", "kind", "count"}, {"kind", "gpus"} or {"gpus_all_regions"},'
                 f" got the keys {', '.join(sorted(body)) or 'none'}"
             )
-        table, key, wanted = limits
-        if (count := count_of(wanted)) is None:
-            table.pop(key, None)
-        else:
-            table[key] = count
         return capacity.as_json()
