@@ -42,12 +42,11 @@ class MachineManager:
         self.folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._timers: dict[str, threading.Timer] = {}
-        self._code = CODE
         self._image = folder / ".image"
         self._volumes = VolumePool(folder / volumes.POOL_FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         self._end_strays()
-        image.install(self._image, self._code)
+        image.install(self._image, CODE)
         self.is_sealed = not plain and _namespaces_work()
 
     def start(self, order: Order) -> None:
@@ -80,7 +79,7 @@ class MachineManager:
     def _environment(self, root: Path) -> dict[str, str]:
         """The environment of a supervisor; that of the machine's processes is separate."""
         system = os.environ.get("PATH", "/usr/bin:/bin")
-        found = {"PATH": system, "PYTHONPATH": self._code, "GPUFLEET_ROOT": str(root)}
+        found = {"PATH": system, "PYTHONPATH": CODE, "GPUFLEET_ROOT": str(root)}
         return found | ({MARK: os.environ[MARK]} if MARK in os.environ else {})
 
     def is_alive(self, instance_id: str) -> bool:
@@ -176,7 +175,7 @@ class MachineManager:
             nvme_disks=disks if order.nvme_disks is None else order.nvme_disks,
             nvme_disk_bytes=disk_bytes,
             image_commands=str(self._image),
-            code=self._code,
+            code=CODE,
             mark=os.environ.get(MARK, ""),
         )
 
