@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, TextIO, TypeGuard
 from urllib.parse import quote
 
+from gpufleet.domain.clocks import rfc3339
 from gpufleet.domain.parsed import is_map
 from gpufleet.domain.printable import in_json, printable
 from gpufleet.domain.secrets import names_secret, redacted
@@ -212,7 +213,7 @@ def _plain(value: Any, longest: int, depth: int = _DEPTH) -> Any:
 
 def _plain_object(value: Any, longest: int, depth: int) -> Any:
     if isinstance(value, datetime):
-        return stamp(value)
+        return rfc3339(value)
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -255,11 +256,6 @@ def _safely(value: Any, longest: int) -> Any:
 def since(begun: float) -> float:
     """Return the seconds since `begun` on the monotonic clock, rounded for a line."""
     return round(time.monotonic() - begun, 3)
-
-
-def stamp(at: datetime) -> str:
-    """Format a time as RFC 3339 in UTC, with milliseconds."""
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # Lines.

@@ -10,10 +10,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
+from gpufleet.domain.clocks import rfc3339
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.parsed import is_map
 
@@ -111,7 +112,7 @@ def body(order: AgentOrder) -> bytes:
             wanted = {"action": "drain", "by": by.value, "reason": reason, "deadline_s": seconds, "digest": None}
         case Switch(digest=digest):
             wanted = {"action": "switch", "by": None, "reason": None, "deadline_s": None, "digest": digest}
-    at = order.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = rfc3339(order.at)
     return json.dumps(
         {"version": VERSION, "instance": order.instance, **wanted, "at": at, "nonce": order.nonce}
     ).encode()

@@ -3,11 +3,12 @@
 import json
 import socketserver
 from collections.abc import Callable, Mapping
-from datetime import UTC, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Final
 
 from gpufleet.domain import orders
+from gpufleet.domain.clocks import rfc3339
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.orders import AgentOrder, Drain, OrderRefusal, OrderRefusedError, Switch
 from gpufleet.http_server import Answer, BoundedServer, HttpRequest, HttpServer, RequestError, Routes, ServerLimits
@@ -102,7 +103,7 @@ class _Api:
         if refused is not None:
             answer["code"] = refused.code.value
             if refused.now is not None:
-                answer["now"] = refused.now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+                answer["now"] = rfc3339(refused.now)
         return _json(status, answer)
 
 

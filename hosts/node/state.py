@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from gpufleet.domain.clocks import is_over
+from gpufleet.domain.clocks import is_over, rfc3339
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Phase
@@ -220,14 +220,14 @@ class NodeState:
                 "instance": self.instance,
                 "pool": self.pool,
                 "phase": self._phase.value,
-                "phase_since": _text(self._since),
+                "phase_since": rfc3339(self._since),
                 "ready": self.ready,
                 "draining": order is not None,
                 "drained": self._phase is Phase.DRAINED,
                 "by": order.by.value if order else None,
                 "reason": order.reason if order else None,
-                "deadline": _text(order.deadline) if order else None,
-                "notice_at": _text(order.notice_at) if order and order.notice_at else None,
+                "deadline": rfc3339(order.deadline) if order else None,
+                "notice_at": rfc3339(order.notice_at) if order and order.notice_at else None,
                 "model_digest": self._digest,
                 "model_staged": self.staged,
                 "switching_to": self.switching_to,
@@ -241,8 +241,8 @@ class NodeState:
                 "boot": [
                     {
                         "step": step.phase.value,
-                        "started": _text(step.started),
-                        "ended": _text(step.ended) if step.ended else None,
+                        "started": rfc3339(step.started),
+                        "ended": rfc3339(step.ended) if step.ended else None,
                         "attempts": step.attempts,
                         "error": step.error,
                     }
@@ -255,7 +255,7 @@ class NodeState:
         value = {
             "version": VERSION,
             "phase": self._phase.value,
-            "since": _text(self._since),
+            "since": rfc3339(self._since),
             "error": self._error,
             "digest": self._digest,
             "has_served": self._has_served,
@@ -291,9 +291,9 @@ def _written(order: Order) -> dict[str, str | None]:
     return {
         "by": order.by.value,
         "reason": order.reason,
-        "asked_at": _text(order.asked_at),
-        "deadline": _text(order.deadline),
-        "notice_at": _text(order.notice_at) if order.notice_at else None,
+        "asked_at": rfc3339(order.asked_at),
+        "deadline": rfc3339(order.deadline),
+        "notice_at": rfc3339(order.notice_at) if order.notice_at else None,
     }
 
 
@@ -318,7 +318,3 @@ class Clock:
 
     def __call__(self) -> datetime:
         return self.read()
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
