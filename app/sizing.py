@@ -32,12 +32,12 @@ def load_model(url: str) -> tuple[ModelShape, Weights]:
         raise AppError(f"{url}: {error}") from error
 
 
-def fits(model: ModelShape, weights: Weights, names: Sequence[str], wish: FitRequest) -> list[tuple[str, Fit]]:
+def fits(model: ModelShape, weights: Weights, names: Sequence[str], request: FitRequest) -> list[tuple[str, Fit]]:
     """The model's smallest fit on each GPU or machine type of these names; without names on every GPU. Raises
     AppError.
     """
     try:
-        return [(name, smallest_fit(model, weights, gpu, count, wish)) for name, gpu, count in _targets(names)]
+        return [(name, smallest_fit(model, weights, gpu, count, request)) for name, gpu, count in _targets(names)]
     except SizingError as error:
         raise AppError(str(error), ErrorCode.WRONG_USE) from error
 

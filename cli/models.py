@@ -64,7 +64,7 @@ def add(
             facts = _facts(found.folder, licence or found.licence, noted or found.source)
             manifest = describe(found.folder, name=name, revision=revision or found.revision, facts=facts)
             _check_expected(manifest, found)
-            fresh = publish.add(place.writer, found.folder, manifest, prefix=place.key("models"), told=_say)
+            fresh = publish.add(place.writer, found.folder, manifest, prefix=place.key("models"), announce=_say)
         except (ManifestError, OSError) as error:
             raise AppError(f"{source}: {error}") from error
     if as_json:

@@ -44,16 +44,16 @@ def size(
 ) -> None:
     """Weights, KV cache and concurrency of a model on GPUs. Exit 3 when it fits on none that was asked for."""
     shape, heavy = load_model(model)
-    wish = FitRequest(
+    request = FitRequest(
         context=context or min(shape.max_context, 8192),
         concurrency=concurrency,
         kv_fp8=kv_fp8,
         weights_fp8=fp8,
         speculate=speculate,
     )
-    rows = [_row(name, answer) for name, answer in fits(shape, heavy, gpu or (), wish)]
+    rows = [_row(name, answer) for name, answer in fits(shape, heavy, gpu or (), request)]
     if as_json:
-        print_json({"model": _facts(shape, heavy), "context": wish.context, "fits": rows})
+        print_json({"model": _facts(shape, heavy), "context": request.context, "fits": rows})
     else:
         _show(shape, heavy, rows)
     if not any(row["fits"] for row in rows):

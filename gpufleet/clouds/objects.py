@@ -9,14 +9,14 @@ from collections.abc import Callable
 from http.client import HTTPResponse
 from typing import Final
 
-Told = Callable[[int | None, str], None]
+ObjectCallback = Callable[[int | None, str], None]
 """Callback that receives the size of the whole object in bytes and its version, before the first byte of a range.
 
 If the store does not report them, the size has the value None and the version "". An exception ends the read.
 """
 PIECE: Final = 2 * 1024 * 1024
 """Maximum bytes per piece. Half of it takes 4 % more CPU time, because threads of one file contend more often."""
-TELLING: Final = frozenset({200, 206, 416})
+WITH_SIZE: Final = frozenset({200, 206, 416})
 """HTTP statuses of responses that include the size of the whole object."""
 
 

@@ -14,7 +14,7 @@ def add(
     manifest: Manifest,
     *,
     prefix: str = "models",
-    told: Callable[[str], None] = lambda _line: None,
+    announce: Callable[[str], None] = lambda _line: None,
 ) -> bool:
     """Upload a model's folder to the store under its digest. `manifest` is `describe(folder, …)`.
 
@@ -26,7 +26,7 @@ def add(
         return False
     for file in manifest.files:
         writer.put_file(f"{base}/files/{file.path}", folder / file.path)
-        told(f"{file.path} ({file.size} bytes)")
+        announce(f"{file.path} ({file.size} bytes)")
     writer.put_bytes(f"{base}/manifest.json", manifest.render())
     return True
 

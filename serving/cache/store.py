@@ -42,11 +42,11 @@ class Reader(Protocol):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: ObjectCallback | None = None,
+        on_object: ObjectCallback | None = None,
     ) -> None:
         """Pass exactly `length` bytes from `start` to `take`, in pieces that are valid only during the call.
 
-        With `version`, read only that version. First passes the object's size and version to the callback `told`.
+        With `version`, read only that version. First passes the object's size and version to `on_object`.
         """
         ...
 
@@ -119,13 +119,13 @@ class FolderReader:
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: ObjectCallback | None = None,
+        on_object: ObjectCallback | None = None,
     ) -> None:
         size, found = self.size_and_version(key)
         if version is not None and found != version:
             raise OSError(errno.ESTALE, "changed while it was read", key)
-        if told is not None:
-            told(size, found)
+        if on_object is not None:
+            on_object(size, found)
         view = memoryview(self._buffer)
         with (self._root / key).open("rb", buffering=0) as file:
             os.lseek(file.fileno(), start, os.SEEK_SET)

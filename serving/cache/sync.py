@@ -238,7 +238,7 @@ class _Source:
     def read(self, job: ChunkJob, take: PartConsumer) -> None:
         """Pass a chunk to `take`. Raises CorruptError, OSError."""
 
-        def told(size: int | None, version: str) -> None:
+        def on_object(size: int | None, version: str) -> None:
             if size is not None and size != job.staged.file.size:
                 raise CorruptError(
                     f"{job.staged.key}: has {size} bytes in the store, the manifest says {job.staged.file.size}"
@@ -246,7 +246,9 @@ class _Source:
             if version and self.versions.setdefault(job.staged.key, version) != version:
                 raise OSError(errno.ESTALE, "changed while it was read", job.staged.key)
 
-        self.reader.read_range(job.staged.key, job.start, job.length, self.versions.get(job.staged.key), take, told)
+        self.reader.read_range(
+            job.staged.key, job.start, job.length, self.versions.get(job.staged.key), take, on_object
+        )
 
 
 def verify(cache: Cache, name: str, digest: str) -> list[str]:

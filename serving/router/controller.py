@@ -42,7 +42,7 @@ class Controller:
     settings: RouterSettings
     paths: RouterPaths
     log: Log
-    told_every_s: float = 5.0
+    read_every_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     breaker_rules: breaker.BreakerRules = field(default_factory=breaker.BreakerRules)
     problems: dict[str, str] = field(default_factory=dict[str, str])
@@ -53,7 +53,7 @@ class Controller:
     certificate: Certificate = field(init=False)
     reloads: int = 0
     _sources: RouterSources = field(init=False)
-    _told: RouterInputs = field(default_factory=RouterInputs)
+    _inputs: RouterInputs = field(default_factory=RouterInputs)
     _maps: maps.Maps = field(default_factory=dict[maps.Map, dict[str, str]])
     _shape: tuple[str, str] = field(default=("", ""), repr=False)
     """The running configuration without its servers, and the engine key. A change of either needs a reload."""
@@ -61,7 +61,7 @@ class Controller:
     _shown: tuple[ServerStatus, ...] = ()
     _memory: membership.MembershipState = field(default_factory=membership.MembershipState)
     _breaker: breaker.BreakerMemory = field(default_factory=breaker.BreakerMemory)
-    _told_at: float | None = None
+    _read_at: float | None = None
 
     def __post_init__(self) -> None:
         self.haproxy = Haproxy(self.paths)
@@ -74,8 +74,8 @@ class Controller:
 
     def start(self) -> None:
         """Start HAProxy with the last router's inputs, or without pools: it answers 503 until a document arrives."""
-        self._told = self._sources.kept()
-        if self._told.document is None:
+        self._inputs = self._sources.kept()
+        if self._inputs.document is None:
             self.log.info("fleet_document", outcome="waiting", detail="requests get 503 until there is one")
         self.certificate.prepare(time.time())
         self.activator.start()
@@ -85,7 +85,7 @@ class Controller:
 
     def _resume(self) -> None:
         """Start with the last router's replicas: a throttled cloud may need minutes to list its instances."""
-        self._wanted = self._sources.kept_replicas(self._told.topology, time.time())
+        self._wanted = self._sources.kept_replicas(self._inputs.topology, time.time())
         known = {replica.pool for replica in self._wanted}
         if not known:
             return
@@ -125,13 +125,13 @@ class Controller:
     def describe(self) -> Mapping[str, object]:
         """Return the data for `gpufleet router status`."""
         resting = self._breaker.resting
-        return describe(self._told, self._shown, resting, self.settings, self.problems, self.reloads) | {
+        return describe(self._inputs, self._shown, resting, self.settings, self.problems, self.reloads) | {
             "held": dict(self.activator.held())
         }
 
     def metrics(self) -> str:
         """Return the page for Prometheus. The activator's thread calls this."""
-        pools = [pool.name for pool in self._told.topology.pools]
+        pools = [pool.name for pool in self._inputs.topology.pools]
         shown, resting = self._shown, self._breaker.resting
         moment = RouterSnapshot(
             held=dict.fromkeys(pools, 0) | dict(self.activator.held()),
@@ -151,12 +151,12 @@ class Controller:
 
     def _start_haproxy(self) -> None:
         # Without servers: HAProxy treats each as UP until its first check. The admin socket adds them.
-        self._maps = self._wanted_maps(self._told)
-        self._shape = self._shape_of(self._told)
+        self._maps = self._wanted_maps(self._inputs)
+        self._shape = self._shape_of(self._inputs)
         self._write_config(self._maps, *self._shape)
         # requests before the first tick wait in the activator, which refuses unknown pools
         self._shown = ()
-        self._tell_activator(self._told)
+        self._update_activator(self._inputs)
         self.haproxy.start()
         self._memory, self._breaker = membership.MembershipState(), breaker.BreakerMemory()
 
@@ -173,32 +173,32 @@ class Controller:
     def _listen(self) -> None:
         """Read all inputs. A new configuration is applied completely and at once, or not at all."""
         now = self.clock()
-        waiting = self._told.document is None
-        if self._told_at is not None and not waiting and now - self._told_at < self.told_every_s:
+        waiting = self._inputs.document is None
+        if self._read_at is not None and not waiting and now - self._read_at < self.read_every_s:
             return
-        self._told_at = now
-        told = self._sources.read(self._told)
-        shape = self._shape_of(told)
-        if shape != self._shape and not self._reshape(told, shape):
+        self._read_at = now
+        inputs = self._sources.read(self._inputs)
+        shape = self._shape_of(inputs)
+        if shape != self._shape and not self._reshape(inputs, shape):
             return
         self.note("config", "")
-        if told != self._told:
-            self._told = told
-            self._sources.keep(told)
+        if inputs != self._inputs:
+            self._inputs = inputs
+            self._sources.keep(inputs)
 
-    def _shape_of(self, told: RouterInputs) -> tuple[str, str]:
-        return render(told.topology, told.policy, (), self.settings), told.engine_key
+    def _shape_of(self, inputs: RouterInputs) -> tuple[str, str]:
+        return render(inputs.topology, inputs.policy, (), self.settings), inputs.engine_key
 
-    def _reshape(self, told: RouterInputs, shape: tuple[str, str]) -> bool:
+    def _reshape(self, inputs: RouterInputs, shape: tuple[str, str]) -> bool:
         """Reload HAProxy with a new configuration. If HAProxy refuses it, the running one stays."""
-        wanted = self._wanted_maps(told)
+        wanted = self._wanted_maps(inputs)
         try:
             there = {server.name for server in self.haproxy.admin.servers()}
-            pools = {pool.name for pool in told.topology.pools}
+            pools = {pool.name for pool in inputs.topology.pools}
             replicas = [r for r in self._wanted if r.pool in pools and r.name in there]
-            text = render(told.topology, told.policy, replicas, self.settings)
-            self._write_config(wanted, text, told.engine_key)
-            self._tell_activator(told)  # requests may reach it as soon as HAProxy has the new pools
+            text = render(inputs.topology, inputs.policy, replicas, self.settings)
+            self._write_config(wanted, text, inputs.engine_key)
+            self._update_activator(inputs)  # requests may reach it as soon as HAProxy has the new pools
             self.haproxy.reload()
         except OSError as error:
             self._write_maps(self._maps)
@@ -207,11 +207,13 @@ class Controller:
             return False
         self._shape, self._maps = shape, wanted
         self.reloads += 1
-        self.log.info("pools", outcome="changed", pools=[pool.name for pool in told.topology.pools])
+        self.log.info("pools", outcome="changed", pools=[pool.name for pool in inputs.topology.pools])
         return True
 
-    def _wanted_maps(self, told: RouterInputs) -> maps.Maps:
-        return maps.build(told.topology, told.policy, told.keys, maps.Live(p95_ms=self.meter.p95_ms(time.time())))
+    def _wanted_maps(self, inputs: RouterInputs) -> maps.Maps:
+        return maps.build(
+            inputs.topology, inputs.policy, inputs.keys, maps.Live(p95_ms=self.meter.p95_ms(time.time()))
+        )
 
     def _write_maps(self, wanted: maps.Maps) -> None:
         (self.paths.state / maps.FOLDER).mkdir(exist_ok=True, mode=0o700)
@@ -229,7 +231,7 @@ class Controller:
 
     def _look_up(self) -> None:
         """Change maps in the running HAProxy and on disk, so that a reload does not restore old entries."""
-        wanted = self._wanted_maps(self._told)
+        wanted = self._wanted_maps(self._inputs)
         commands = maps.changes(self._maps, wanted)
         if not commands:
             return
@@ -242,11 +244,11 @@ class Controller:
             self.note("maps", f"maps: {error}")
 
     def _inventory(self) -> None:
-        if self._told.document is None:
+        if self._inputs.document is None:
             return
         try:
-            instances = self.fleet.instances(self._told.document)
-            self._wanted = replicas_of(instances, self._told.topology)
+            instances = self.fleet.instances(self._inputs.document)
+            self._wanted = replicas_of(instances, self._inputs.topology)
             self._sources.keep_replicas(self._wanted, time.time())
             self.note("inventory", "")
         except OSError as error:
@@ -255,16 +257,16 @@ class Controller:
     def _move_servers(self) -> None:
         rules = membership.MembershipRules(
             settings=self.settings,
-            policy=self._told.policy,
+            policy=self._inputs.policy,
             silent=self.settings.agent_silent_limit,
             unreachable=self.settings.unreachable_limit,
             cut=self.settings.response_timeout,
         )
         try:
             self._shown = self.haproxy.admin.servers()
-            if self._told.document is not None:
+            if self._inputs.document is not None:
                 # without an inventory, use the last one: HAProxy may have restarted without servers
-                pools = {pool.name for pool in self._told.topology.pools}
+                pools = {pool.name for pool in self._inputs.topology.pools}
                 wanted = [replica for replica in self._wanted if replica.pool in pools]
                 changes, self._memory = membership.plan(
                     wanted, self._shown, self._memory, rules=rules, now=self.clock()
@@ -277,10 +279,10 @@ class Controller:
             self.note("admin socket", "")
         except OSError as error:
             self.note("admin socket", f"admin socket: {error}")
-        self._tell_activator(self._told)
+        self._update_activator(self._inputs)
 
-    def _tell_activator(self, told: RouterInputs) -> None:
-        rules = {pool.name: told.policy.pool(pool.name) for pool in told.topology.pools}
+    def _update_activator(self, inputs: RouterInputs) -> None:
+        rules = {pool.name: inputs.policy.pool(pool.name) for pool in inputs.topology.pools}
         self.activator.update(
             {name: HoldRules(most=rule.hold, seconds=rule.hold_seconds) for name, rule in rules.items()},
             {name: sum(server.ready for server in self._shown if server.pool == name) for name in rules},

@@ -66,42 +66,42 @@ class RouterSources:
 
     def kept(self) -> RouterInputs:
         """Return the inputs that the previous router kept."""
-        told = RouterInputs()
+        inputs = RouterInputs()
         try:
-            told = RouterInputs(engine_key=engine_key.kept(self._paths.engine_key))
+            inputs = RouterInputs(engine_key=engine_key.kept(self._paths.engine_key))
             document = parse(self._paths.last_document.read_bytes(), str(self._paths.last_document))
-            told = replace(told, document=document, topology=from_document(document))
+            inputs = replace(inputs, document=document, topology=from_document(document))
             policy = parse_policy(self._paths.last_policy.read_bytes(), str(self._paths.last_policy))
-            return replace(told, policy=policy)
+            return replace(inputs, policy=policy)
         except FileNotFoundError:
-            return told
+            return inputs
         except (OSError, ValueError) as error:
             self._note("kept", f"what the last router kept is of no use: {error}")
-            return told
+            return inputs
 
     def read(self, last: RouterInputs) -> RouterInputs:
         """Return current inputs; for each that cannot be read, the last valid one."""
-        told = last
+        inputs = last
         try:
             document = self._fleet.document()
-            told = replace(told, document=document, topology=from_document(document))
+            inputs = replace(inputs, document=document, topology=from_document(document))
             self._note("document", "")
         except (OSError, ValueError) as error:
             kept = "" if last.document is None else "; keeping the last good one"
             self._note("document", f"fleet document: {error}{kept}")
-        told = self._with_engine_key(self._with_policy(told))
+        inputs = self._with_engine_key(self._with_policy(inputs))
         try:
-            told = replace(told, keys=self._fleet.keys())
+            inputs = replace(inputs, keys=self._fleet.keys())
             self._note("keys", "")
         except (OSError, ValueError) as error:
             self._note("keys", f"API keys: {error}; keeping the last good ones")
-        return told
+        return inputs
 
-    def keep(self, told: RouterInputs) -> None:
+    def keep(self, inputs: RouterInputs) -> None:
         """Store the inputs that HAProxy runs with."""
-        if told.document is not None:
-            write_atomically(self._paths.last_document, render(told.document).encode())
-        write_atomically(self._paths.last_policy, render_policy(told.policy).encode())
+        if inputs.document is not None:
+            write_atomically(self._paths.last_document, render(inputs.document).encode())
+        write_atomically(self._paths.last_policy, render_policy(inputs.policy).encode())
 
     def kept_replicas(self, topology: Topology, now: float) -> tuple[Replica, ...]:
         """Return the previous router's replicas, if they are recent. `now`: seconds since 1970."""
@@ -132,27 +132,27 @@ class RouterSources:
         except OSError as error:
             self._note("kept replicas", f"the replicas are not written down for the next router: {error}")
 
-    def _with_engine_key(self, told: RouterInputs) -> RouterInputs:
-        if told.document is None:
-            return told
+    def _with_engine_key(self, inputs: RouterInputs) -> RouterInputs:
+        if inputs.document is None:
+            return inputs
         try:
-            told = replace(told, engine_key=self._fleet.engine_key(told.document))
+            inputs = replace(inputs, engine_key=self._fleet.engine_key(inputs.document))
             self._note("engine key", "")
         except (OSError, ValueError) as error:
-            rest = "keeping the last good one" if told.engine_key else "engines refuse requests without it"
+            rest = "keeping the last good one" if inputs.engine_key else "engines refuse requests without it"
             self._note("engine key", f"engine key: {error}; {rest}")
-        return told
+        return inputs
 
-    def _with_policy(self, told: RouterInputs) -> RouterInputs:
-        if told.document is None:
-            return told
+    def _with_policy(self, inputs: RouterInputs) -> RouterInputs:
+        if inputs.document is None:
+            return inputs
         try:
             policy = self._fleet.policy()
-            if strangers := policy.strangers({pool.name for pool in told.topology.pools}):
+            if strangers := policy.strangers({pool.name for pool in inputs.topology.pools}):
                 raise ValueError(f"names pools that the fleet does not have: {', '.join(strangers)}")
             self._note("policy", "")
         except (OSError, ValueError) as error:
             self._note("policy", f"routing policy: {error}; keeping the last good one")
-            strangers = told.policy.strangers({pool.name for pool in told.topology.pools})
-            return replace(told, policy=RouterPolicy()) if strangers else told
-        return replace(told, policy=policy)
+            strangers = inputs.policy.strangers({pool.name for pool in inputs.topology.pools})
+            return replace(inputs, policy=RouterPolicy()) if strangers else inputs
+        return replace(inputs, policy=policy)

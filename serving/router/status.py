@@ -11,7 +11,7 @@ from serving.router.sources import RouterInputs
 
 
 def describe(  # noqa: PLR0913
-    told: RouterInputs,
+    inputs: RouterInputs,
     shown: Iterable[ServerStatus],
     resting: frozenset[tuple[str, str]],
     settings: RouterSettings,
@@ -25,13 +25,13 @@ def describe(  # noqa: PLR0913
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "pid": os.getpid(),
         "bind": settings.bind,
-        "environment": told.topology.environment,
+        "environment": inputs.topology.environment,
         "reloads": reloads,
         "problems": [text for text in problems.values() if text],
-        "models": dict(told.topology.models),
+        "models": dict(inputs.topology.models),
         "canaries": {
             name: {"pool": model.canary.pool, "percent": model.canary.percent}
-            for name, model in told.policy.models.items()
+            for name, model in inputs.policy.models.items()
             if model.canary is not None
         },
         "pools": [
@@ -40,7 +40,7 @@ def describe(  # noqa: PLR0913
                 "model": pool.served_name,
                 "servers": [_server(server, resting) for server in servers if server.pool == pool.name],
             }
-            for pool in told.topology.pools
+            for pool in inputs.topology.pools
         ],
     }
 

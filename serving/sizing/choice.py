@@ -128,10 +128,10 @@ def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> Able | st
 def _alone(replica: SizedReplica, demand: SizingDemand) -> Able | str:
     traffic = demand.traffic
     context = traffic.input_tokens + traffic.output_tokens
-    wish = FitRequest(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
+    request = FitRequest(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
     model, gpu, gpus = replica.model, replica.gpu, replica.gpus
     try:
-        fits = spread(model, replica.weights, gpu, gpus, wish)
+        fits = spread(model, replica.weights, gpu, gpus, request)
     except SizingError as error:
         return str(error)
     if not fits.fits:

@@ -83,9 +83,9 @@ class Fit:
     notes: tuple[str, ...] = ()
 
 
-def refusal(model: ModelShape, gpu: Gpu, wish: FitRequest) -> str | None:
+def refusal(model: ModelShape, gpu: Gpu, request: FitRequest) -> str | None:
     """Return why this GPU cannot compute the model's number formats; None when it can."""
-    if (wish.weights_fp8 or wish.kv_fp8) and not gpu.fp8:
+    if (request.weights_fp8 or request.kv_fp8) and not gpu.fp8:
         return f"{gpu.name} has no FP8 arithmetic"
     if model.quantization in _FP4 and not gpu.fp8:
         return f"{gpu.name} cannot compute {model.quantization} weights"
@@ -94,66 +94,66 @@ def refusal(model: ModelShape, gpu: Gpu, wish: FitRequest) -> str | None:
     return None
 
 
-def fit(model: ModelShape, weights: Weights, gpu: Gpu, wish: FitRequest, split: ParallelSplit = ONE_GPU) -> Fit:
+def fit(model: ModelShape, weights: Weights, gpu: Gpu, request: FitRequest, split: ParallelSplit = ONE_GPU) -> Fit:
     """Try one distribution. Raises SizingError for requirements that no GPU can meet."""
-    if wish.context > model.max_context:
-        raise SizingError(f"context {wish.context} is longer than the model's {model.max_context}")
+    if request.context > model.max_context:
+        raise SizingError(f"context {request.context} is longer than the model's {model.max_context}")
     notes: list[str] = []
     tp, pp = split.tp, split.pp
     kv_heads = max((layer.kv_heads for layer in model.layers if isinstance(layer, Attention)), default=1)
-    on_gpu = _weights_on_gpu(weights, wish, split, kv_heads)
-    overhead = _overhead(model, wish, split)
+    on_gpu = _weights_on_gpu(weights, request, split, kv_heads)
+    overhead = _overhead(model, request, split)
     budget = int(gpu.memory_mib * MIB * TORCH_SHARE * UTILIZATION)
     left = budget - on_gpu - overhead
     shape = CacheShape(
-        kv_bytes=1 if wish.kv_fp8 else 2,
+        kv_bytes=1 if request.kv_fp8 else 2,
         tp=tp,
         pp=pp,
-        max_model_len=wish.context,
-        batched_tokens=wish.batched_tokens,
+        max_model_len=request.context,
+        batched_tokens=request.batched_tokens,
     )
-    plan = layout(drafting(model) if wish.speculate else model, shape)
+    plan = layout(drafting(model) if request.speculate else model, shape)
     at_once = None if plan is None else plan.concurrency(left)
-    impossible = refusal(model, gpu, wish) or _indivisible(model, tp)
-    reason = impossible or _memory_reason(left, plan, at_once, wish)
+    impossible = refusal(model, gpu, request) or _indivisible(model, tp)
+    reason = impossible or _memory_reason(left, plan, at_once, request)
     if not gpu.bf16 and model.dtype == "bfloat16":
         notes.append(f"{gpu.name} has no BF16: computed in FP16, which some models do not survive (Gemma)")
     if kv_heads < tp and model.layers:
         notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is kept {tp // max(1, kv_heads)} times")
     if model.multimodal:
         notes.append(_SENSES_NOTE)
-    if wish.speculate and speculation(model).method is None:
+    if request.speculate and speculation(model).method is None:
         notes.append(f"no speculative decoding: {speculation(model).reason}")
     return Fit(
         gpu=gpu.name,
         split=split,
         fits=reason is None,
-        reason=reason or _good_words(at_once, wish),
+        reason=reason or _good_words(at_once, request),
         weights_bytes=on_gpu,
         overhead_bytes=overhead,
         kv_bytes=left,
         kv_layout=plan,
         concurrency=at_once,
-        options=_options(model, gpu, wish, split, at_once),
+        options=_options(model, gpu, request, split, at_once),
         notes=tuple(notes),
     )
 
 
-def smallest_fit(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
+def smallest_fit(model: ModelShape, weights: Weights, gpu: Gpu, count: int, request: FitRequest) -> Fit:
     """Return the fit on the fewest of `count` GPUs that suffice; on all when none does. Raises SizingError."""
-    tried = [spread(model, weights, gpu, number, wish) for number in _powers(count)]
+    tried = [spread(model, weights, gpu, number, request) for number in _powers(count)]
     possible = [answer for answer in tried if not _indivisible(model, answer.split.tp)]
     return next((answer for answer in possible if answer.fits), possible[-1])
 
 
-def spread(model: ModelShape, weights: Weights, gpu: Gpu, count: int, wish: FitRequest) -> Fit:
+def spread(model: ModelShape, weights: Weights, gpu: Gpu, count: int, request: FitRequest) -> Fit:
     """Use all of `count` GPUs: the largest `tp` that divides the heads and fits, `pp` for the others.
 
     Raises SizingError.
     """
     ways = [ParallelSplit(tp=tp, pp=count // tp) for tp in range(count, 0, -1) if count % tp == 0]
     possible = [way for way in ways if not _indivisible(model, way.tp) and way.pp <= max(1, model.layer_count)]
-    tried = [fit(model, weights, gpu, wish, way) for way in possible or [ParallelSplit(tp=count)]]
+    tried = [fit(model, weights, gpu, request, way) for way in possible or [ParallelSplit(tp=count)]]
     return next((answer for answer in tried if answer.fits), tried[0])
 
 
@@ -162,23 +162,23 @@ def _powers(count: int) -> list[int]:
     return found if count in found else [*found, count]
 
 
-def _weights_on_gpu(weights: Weights, wish: FitRequest, split: ParallelSplit, kv_heads: int) -> int:
+def _weights_on_gpu(weights: Weights, request: FitRequest, split: ParallelSplit, kv_heads: int) -> int:
     on_gpu = weights.per_gpu(tp=split.tp, pp=split.pp, kv_heads=kv_heads)
-    if wish.weights_fp8:
+    if request.weights_fp8:
         on_gpu -= weights.quantizable // 2 // split.gpus
     return on_gpu
 
 
-def _overhead(model: ModelShape, wish: FitRequest, split: ParallelSplit) -> int:
+def _overhead(model: ModelShape, request: FitRequest, split: ParallelSplit) -> int:
     """Return the bytes of one batch's activations, the sampler's logits, CUDA graphs and contexts.
 
     Per token: three intermediate and three hidden vectors in 16 bits. For an 8B Llama at 20,480 tokens this gives
     2.11 GiB; vLLM reported 2.07 GiB.
     """
     per_token = 2 * (3 * -(-model.intermediate // split.tp) + 3 * model.hidden)
-    logits = min(MOST_SEQUENCES, max(1, wish.concurrency)) * model.vocabulary * 4
+    logits = min(MOST_SEQUENCES, max(1, request.concurrency)) * model.vocabulary * 4
     together = NCCL_BYTES if split.gpus > 1 else 0
-    return wish.batched_tokens * per_token + logits + GRAPH_BYTES + CONTEXT_BYTES + together
+    return request.batched_tokens * per_token + logits + GRAPH_BYTES + CONTEXT_BYTES + together
 
 
 def _indivisible(model: ModelShape, tp: int) -> str | None:
@@ -187,46 +187,46 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
     return None
 
 
-def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, wish: FitRequest) -> str | None:
+def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, request: FitRequest) -> str | None:
     if left <= 0:
         return f"{-left / GIB:.1f} GiB too little for weights and activations"
     if plan is None or at_once is None:
         return None
     if at_once < 1:
         short = plan.blocks_per_request * plan.bytes_per_block - left
-        return f"{short / GIB:.2f} GiB too little for one request of {wish.context} tokens"
-    if at_once < wish.concurrency:
-        return f"{at_once:.1f} requests of {wish.context} tokens fit, {wish.concurrency} were asked for"
+        return f"{short / GIB:.2f} GiB too little for one request of {request.context} tokens"
+    if at_once < request.concurrency:
+        return f"{at_once:.1f} requests of {request.context} tokens fit, {request.concurrency} were asked for"
     return None
 
 
-def _good_words(at_once: float | None, wish: FitRequest) -> str:
+def _good_words(at_once: float | None, request: FitRequest) -> str:
     if at_once is None:
         return "fits; the model keeps no keys and values"
-    return f"fits, with {at_once:.1f} requests of {wish.context} tokens at once"
+    return f"fits, with {at_once:.1f} requests of {request.context} tokens at once"
 
 
 def _options(
-    model: ModelShape, gpu: Gpu, wish: FitRequest, split: ParallelSplit, at_once: float | None
+    model: ModelShape, gpu: Gpu, request: FitRequest, split: ParallelSplit, at_once: float | None
 ) -> VllmOptions:
     options = VllmOptions(
-        max_model_len=wish.context,
+        max_model_len=request.context,
         tensor_parallel_size=split.tp,
         pipeline_parallel_size=split.pp,
-        max_num_batched_tokens=wish.batched_tokens,
-        max_num_seqs=_sequences(at_once, wish),
+        max_num_batched_tokens=request.batched_tokens,
+        max_num_seqs=_sequences(at_once, request),
     )
     if not gpu.bf16 and model.dtype == "bfloat16":
         options = replace(options, dtype="half")
-    if wish.kv_fp8:
+    if request.kv_fp8:
         options = replace(options, kv_cache_dtype="fp8")
-    if wish.weights_fp8:
+    if request.weights_fp8:
         options = replace(options, quantization="fp8")
-    if wish.speculate:
+    if request.speculate:
         options = replace(options, speculative_config=speculation(model).config())
     return options
 
 
-def _sequences(at_once: float | None, wish: FitRequest) -> int:
+def _sequences(at_once: float | None, request: FitRequest) -> int:
     """Return the sequence limit. Most requests are shorter than the maximum, so four times as many may run."""
-    return MOST_SEQUENCES if at_once is None else max(wish.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)
+    return MOST_SEQUENCES if at_once is None else max(request.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)

@@ -56,12 +56,12 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
             [Tensor(name="model.layers.0.mlp.up_proj.weight", dtype="BF16", shape=(1024, 1024), size=2 << 20)]
         )
         for gpu in gpus:
-            for wish in (
+            for request in (
                 FitRequest(context=512, speculate=True),
                 FitRequest(context=512, kv_fp8=True, weights_fp8=True),
             ):
                 try:
-                    found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
+                    found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, request)
                 except (SizingError, UnknownMachineError):
                     continue
                 yield f"{name} on {gpu}", words(found.options.arguments())

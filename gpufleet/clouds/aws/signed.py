@@ -171,16 +171,16 @@ class S3Reader:
         length: int,
         version: str | None,
         take: Callable[[memoryview], None],
-        told: objects.Told | None = None,
+        on_object: objects.ObjectCallback | None = None,
     ) -> None:
         """Pass `length` bytes from `start` to `take`. Before that, report size and ETag. Raises OSError."""
         asked = range(start, start + length)
-        wish = {"Range": objects.range_header(asked)}
+        headers = {"Range": objects.range_header(asked)}
         if version:
-            wish["If-Match"] = version
-        with self._answer("GET", key, wish) as answer:
-            if told is not None and answer.status in objects.TELLING:
-                told(objects.whole_size(answer), answer.headers.get("etag", ""))
+            headers["If-Match"] = version
+        with self._answer("GET", key, headers) as answer:
+            if on_object is not None and answer.status in objects.WITH_SIZE:
+                on_object(objects.whole_size(answer), answer.headers.get("etag", ""))
             objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 

@@ -36,11 +36,11 @@ class GoogleMetadata:
 
     def get(self, path: str) -> str | None:
         """The value at a path below computeMetadata/v1/; None if it does not exist (404). Raises OSError."""
-        wish = urllib.request.Request(
+        request = urllib.request.Request(
             f"http://{self.host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
         try:
-            with urllib.request.urlopen(wish, timeout=_METADATA_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=_METADATA_TIMEOUT_S) as answer:
                 return answer.read().decode()
         except urllib.error.HTTPError as error:
             if error.code == 404:
@@ -77,9 +77,9 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
     if token:
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
-    wish = urllib.request.Request(url, data=data, method=method, headers=headers)
+    request = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(wish, timeout=wire.TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=wire.TIMEOUT_S) as answer:
             found: object = json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         words = error.read(300).decode(errors="replace")
@@ -142,14 +142,14 @@ class GcsReader:
         length: int,
         version: str | None,
         take: Callable[[memoryview], None],
-        told: objects.Told | None = None,
+        on_object: objects.ObjectCallback | None = None,
     ) -> None:
         """Pass `length` bytes from `start` to `take`. Before that, report size and generation. Raises OSError."""
         asked = range(start, start + length)
         query = "alt=media" + (f"&ifGenerationMatch={version}" if version else "")
         with self._answer(key, query, {"Range": objects.range_header(asked)}) as answer:
-            if told is not None and answer.status in objects.TELLING:
-                told(objects.whole_size(answer), answer.headers.get("x-goog-generation", ""))
+            if on_object is not None and answer.status in objects.WITH_SIZE:
+                on_object(objects.whole_size(answer), answer.headers.get("x-goog-generation", ""))
             objects.check(answer, key)
             objects.pass_on(answer, key, asked, self._buffer.of(length), take)
 

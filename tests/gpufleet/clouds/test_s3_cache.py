@@ -109,9 +109,9 @@ class _ChangingReader(S3Reader):
         length: int,
         version: str | None,
         take: Callable[[memoryview], None],
-        told: ObjectCallback | None = None,
+        on_object: ObjectCallback | None = None,
     ) -> None:
-        super().read_range(key, start, length, version if self._store.conditions else None, take, told)
+        super().read_range(key, start, length, version if self._store.conditions else None, take, on_object)
         if "/files/" in key:
             self._store.mood.versions[key] = '"another"'
 
@@ -155,9 +155,9 @@ def test_progress_reports_the_share_of_each_file(two_chunks: tuple[Path, Manifes
         sync.workers, sync.go_on = 1, lambda: heard.append(progress.under_way())
         sync.bring(manifest.digest, NOW, progress)
     assert progress.here == {file.path: file.size for file in manifest.files}
-    told = [shares for shares in heard if shares]
-    assert told
-    assert all(shares == {"more.txt": pytest.approx(CHUNK / (CHUNK + 100))} for shares in told)
+    partial = [shares for shares in heard if shares]
+    assert partial
+    assert all(shares == {"more.txt": pytest.approx(CHUNK / (CHUNK + 100))} for shares in partial)
     assert progress.under_way() == {}
 
 

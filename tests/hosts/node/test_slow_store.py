@@ -44,7 +44,7 @@ class _SlowReader(FolderReader):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: ObjectCallback | None = None,
+        on_object: ObjectCallback | None = None,
     ) -> None:
         def slowly(piece: memoryview) -> None:
             for at in range(0, len(piece), PIECE):
@@ -53,7 +53,7 @@ class _SlowReader(FolderReader):
                     self._store.wait()
                 take(piece[at : at + PIECE])
 
-        super().read_range(key, start, length, version, slowly, told)
+        super().read_range(key, start, length, version, slowly, on_object)
 
 
 @dataclass(slots=True)

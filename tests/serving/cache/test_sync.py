@@ -61,14 +61,14 @@ class _LyingReader(FolderReader):
         length: int,
         version: str | None,
         take: PartConsumer,
-        told: ObjectCallback | None = None,
+        on_object: ObjectCallback | None = None,
     ) -> None:
         lies = key.endswith(".safetensors") and self._store.lies_once_more()
 
         def damaged(piece: memoryview) -> None:
             take(memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:])) if lies else piece)
 
-        super().read_range(key, start, length, version, damaged, told)
+        super().read_range(key, start, length, version, damaged, on_object)
 
 
 def test_a_revision_is_complete_and_a_second_sync_reads_nothing(

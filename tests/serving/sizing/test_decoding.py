@@ -42,9 +42,9 @@ def test_which_decoding_features_vllm_supports_for_a_model(
         assert json.loads(said) | {"method": method, "num_speculative_tokens": tokens} == json.loads(said)
 
 
-def _sized(config: Any, **wish: bool) -> Fit:
+def _sized(config: Any, **request: bool) -> Fit:
     gpu = replace(catalogue.gpu("H200-141GB"), memory_mib=4_000_000)
-    return fit(families.read(config), weights(15), gpu, FitRequest(context=512, **wish))
+    return fit(families.read(config), weights(15), gpu, FitRequest(context=512, **request))
 
 
 def test_speculation_arguments_are_given_only_on_request() -> None:

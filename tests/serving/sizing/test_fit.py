@@ -254,7 +254,7 @@ def test_encoders_of_images_are_counted_fully_on_every_gpu(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "gib", "gpu", "wish", "fits"),
+    ("config", "gib", "gpu", "wanted", "fits"),
     [
         pytest.param(LLAMA_8B, 14.96, "L4", FitRequest(context=8192), True, id="8B in 16 bits on an L4"),
         pytest.param(LLAMA_8B, 14.96, "L4", FitRequest(context=131_072), False, id="not with its whole context"),
@@ -282,8 +282,8 @@ def test_encoders_of_images_are_counted_fully_on_every_gpu(name: str) -> None:
         ),
     ],
 )
-def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wish: FitRequest, fits: bool) -> None:
-    answer = fit(families.read(config), weights(gib), catalogue.gpu(gpu), wish)
+def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wanted: FitRequest, fits: bool) -> None:
+    answer = fit(families.read(config), weights(gib), catalogue.gpu(gpu), wanted)
     assert answer.fits is fits, answer.reason
     assert answer.reason
 

@@ -165,8 +165,8 @@ def test_the_fewest_gpus_that_serve_a_public_model(name: str, gib: float, gpu: s
     model = families.read(CONFIGS[name])
     size = int(gib * GIB)
     heavy = Weights(split=size, copied=0, key_value=0, ends=0, quantizable=size, parameters=size // 2)
-    wish = FitRequest(context=min(8192, model.max_context))
-    answer = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, wish)
+    request = FitRequest(context=min(8192, model.max_context))
+    answer = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, request)
     assert (answer.split.gpus if answer.fits else None) == gpus, answer.reason
     if not answer.fits:
         assert "too little" in answer.reason or "no FP8" in answer.reason
