@@ -158,7 +158,7 @@ class LiveConsoleData:
                 self._measured = (now, exporter.render(facts))
             return self._measured[1]
 
-    def tell(self, notice: AlertMessage) -> None:
+    def notify(self, notice: AlertMessage) -> None:
         with _said():
             documents = self.documents(datetime.now(UTC))
         for document in documents:

@@ -126,10 +126,10 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
         raise AppError("hf://: install the extra `hub` (uv sync --extra hub)", ErrorCode.WRONG_USE) from error
     import httpx
 
-    repository, _, wish = url.removeprefix("hf://").partition("@")
+    repository, _, revision = url.removeprefix("hf://").partition("@")
     api = cast(Any, HfApi)(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
-        info: Any = api.model_info(repository, revision=wish or None, files_metadata=True)
+        info: Any = api.model_info(repository, revision=revision or None, files_metadata=True)
         names = _safe_of_hub([one.rfilename for one in info.siblings or ()], url, say)
 
         def fetch(name: str) -> None:

@@ -157,12 +157,12 @@ class _S3Place:
         pages = self._pages(f"{prefix.strip('/')}/".lstrip("/"))
         return sorted(one["Key"] for page in pages for one in page.get("Contents", ()))
 
-    def _pages(self, prefix: str, **wish: str) -> list[Any]:
+    def _pages(self, prefix: str, **options: str) -> list[Any]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         pages = self._client.get_paginator("list_objects_v2")
         try:
-            return list(pages.paginate(Bucket=self._bucket, Prefix=prefix, **wish))
+            return list(pages.paginate(Bucket=self._bucket, Prefix=prefix, **options))
         except (BotoCoreError, ClientError) as error:
             raise OSError(f"s3://{self._bucket}/{prefix}: {error}") from error
 

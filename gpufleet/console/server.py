@@ -70,7 +70,7 @@ class ConsoleData(Protocol):
         """The ledger as metrics."""
         ...
 
-    def tell(self, notice: AlertMessage) -> None:
+    def notify(self, notice: AlertMessage) -> None:
         """Add an alert's message to the outbox."""
         ...
 
@@ -156,7 +156,7 @@ class Console:
             return _plain(400, str(error))
         try:
             if notice is not None:
-                self._book.tell(notice)
+                self._book.notify(notice)
         except ConsoleDataError as error:
             return _plain(503, str(error))  # Alertmanager retries
         return _plain(200, "ok")

@@ -91,12 +91,12 @@ class AwsGroups:
 
     def resize(self, group: Group, size: int) -> None:
         """Set the desired size. The API has no conditional write, so the caller must read the group just before."""
-        wish = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
+        request = {"AutoScalingGroupName": group.name, "DesiredCapacity": size, "HonorCooldown": False}
         if size < group.desired:
             # terminates instances: no retries, because the decision would be outdated after a minute
-            self._calls.once("autoscaling", "set_desired_capacity", **wish)
+            self._calls.once("autoscaling", "set_desired_capacity", **request)
         else:
-            self._calls.one("autoscaling", "set_desired_capacity", **wish)
+            self._calls.one("autoscaling", "set_desired_capacity", **request)
 
     def end(self, instance_id: str, group: str, *, lower_desired: bool) -> None:
         """Terminate an instance through its group. No error if it already left the group. Raises CloudError."""
