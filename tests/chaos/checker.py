@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import boto3
 
-from tests.chaos import heard
+from tests.chaos import notifications
 from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, Played, Verdict, epoch, key, read
 from tests.fixtures.local_token import KEYS
 
@@ -41,9 +41,9 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
             requests(played),
             stops(books, ledger, played),
             messages(ledger, sink),
-            heard.told(books, sink),
-            heard.alerts(heard.fired(places.prometheus), sink, played),
-            heard.dry(heard.refusals(places.cloud), sink, played),
+            notifications.notified_events(books, sink),
+            notifications.alerts(notifications.fired(places.prometheus), sink, played),
+            notifications.dry(notifications.refusals(places.cloud), sink, played),
             runs(ledger, books),
             money(books, report, places.cloud),
             sizes(state),
@@ -115,16 +115,16 @@ def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verd
             " LEFT JOIN run_ends e USING (cloud, instance_id, started_at) GROUP BY r.instance_id, r.started_at"
         )
     }
-    told = {one["instance"]: (epoch(one["launched"]), one["ended"] and epoch(one["ended"])) for one in books}
-    wrong += [f"{name} is not in the ledger" for name in told.keys() - found.keys()]
-    wrong += [f"{name} is not in the books" for name in found.keys() - told.keys()]
-    for name in sorted(told.keys() & found.keys()):
+    billed = {one["instance"]: (epoch(one["launched"]), one["ended"] and epoch(one["ended"])) for one in books}
+    wrong += [f"{name} is not in the ledger" for name in billed.keys() - found.keys()]
+    wrong += [f"{name} is not in the books" for name in found.keys() - billed.keys()]
+    for name in sorted(billed.keys() & found.keys()):
         *times, exact = found[name]
-        for word, ours, theirs in zip(("launch", "end"), times, told[name], strict=True):
+        for word, ours, theirs in zip(("launch", "end"), times, billed[name], strict=True):
             late = UNDATED_S if word == "end" and not exact else SECOND_S
             if (ours is None) != (theirs is None) or (ours and theirs and not -SECOND_S <= ours - theirs <= late):
                 wrong.append(f"{word} of {name}: {ours} in the ledger, {theirs} in the books")
-    return Verdict(what="ledger", seen=f"{len(found)} runs, {len(told)} stays in the books", wrong=tuple(wrong))
+    return Verdict(what="ledger", seen=f"{len(found)} runs, {len(billed)} stays in the books", wrong=tuple(wrong))
 
 
 def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: str) -> Verdict:

@@ -6,7 +6,7 @@ from typing import Final
 import httpx
 
 from gpufleet.settings.document import PATH_IN_BUCKET
-from tests.chaos import bucket, heard, host, machines, market
+from tests.chaos import bucket, host, machines, market, notifications
 from tests.chaos.fault import Fault, Memory, down, each, nothing, still
 from tests.chaos.ground import write_settings
 from tests.chaos.stage import STACK, Stage
@@ -118,7 +118,7 @@ FAULTS: Final = (
         inject=machines.lose_gpus,
         heal=machines.give_gpus_back,
         lasts_s=6,
-        long_s=heard.GONE_S + 10,
+        long_s=notifications.GONE_S + 10,
         needs_whole=True,
     ),
     Fault(

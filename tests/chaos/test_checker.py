@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import checker, heard
+from tests.chaos import checker, notifications
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, Played
 from tests.chaos.fault import draw
 from tests.chaos.faults import FAULTS
@@ -135,7 +135,7 @@ def test_lost_and_repeated_messages_are_detected(
 def test_missing_notifications_are_detected(
     stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]
 ) -> None:
-    found = heard.told([STAY | stay], posted(*keys)).wrong
+    found = notifications.notified_events([STAY | stay], posted(*keys)).wrong
     assert found == tuple(f"nobody told of the {what} of i-1" for what in wrong)
 
 

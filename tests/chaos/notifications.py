@@ -25,7 +25,7 @@ ASKED_AFTER: Final = timedelta(minutes=1, seconds=30)
 TAKEN_BACK_S: Final = 15.0
 """A younger instance ends with a request that was withdrawn during the launch. The resize is reported, the end is
 not."""
-HEARD_AFTER_S: Final = 20.0
+NOTIFIED_AFTER_S: Final = 20.0
 """An alert that fires this long requires a notification: ten times the group wait of Alertmanager here."""
 APART_S: Final = 90.0
 """Two alerts of a group that are further apart need two notifications. The end of an alert is notified within
@@ -65,7 +65,7 @@ class Fired:
     span: Span
 
 
-def told(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
+def notified_events(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
     """Every event that the cloud recorded was notified once, whether or not a message was queued.
 
     Events are each termination that was requested, the mark of each idle instance before its end, and each
@@ -125,20 +125,20 @@ def spans(moments: Iterable[float], apart_s: float) -> list[Span]:
 
 def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
     """Exactly the alerts that the faults require fired. Each was notified once, and its end once."""
-    heard = [_Heard.of(one) for one in sink if "alert/" in key(one)]
-    wrong = [*_due(seen, heard, played), *_losses(seen, played), *_for_nothing(seen, heard, played)]
+    received = [_Notification.of(one) for one in sink if "alert/" in key(one)]
+    wrong = [*_due(seen, received, played), *_losses(seen, played), *_for_nothing(seen, received, played)]
     groups = sorted({(one.name, one.pool) for one in seen})
     for name, pool in groups:
-        wrong += _of_group(name, pool, seen, heard, played.blind)
-    known = Counter(f"{one.name} of {one.pool}" for one in heard if (one.name, one.pool) not in groups)
+        wrong += _of_group(name, pool, seen, received, played.blind)
+    known = Counter(f"{one.name} of {one.pool}" for one in received if (one.name, one.pool) not in groups)
     wrong += [f"told of {what}, which never fired" for what in known]
-    names = Counter(one.name for one in heard if not one.ends)
+    names = Counter(one.name for one in received if not one.ends)
     told_of = ", ".join(f"{name} {count}" for name, count in sorted(names.items())) or "none"
     return Verdict(what="alerts", seen=f"{len(groups)} groups fired; told: {told_of}", wrong=tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Heard:
+class _Notification:
     """One message about alerts, parsed from its text."""
 
     name: str
@@ -147,7 +147,7 @@ class _Heard:
     text: str
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> "_Heard":
+    def of(cls, message: Mapping[str, Any]) -> "_Notification":
         text = json.dumps(message, ensure_ascii=False)
         head = _HEAD.match(str(message.get("text", "")))
         if head is None:
@@ -156,7 +156,7 @@ class _Heard:
         return cls(name=head["name"], pool=where.get("pool", ""), ends=head["end"] is not None, text=text)
 
 
-def _due(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iterator[str]:
+def _due(seen: Sequence[Fired], received: Sequence[_Notification], played: Played) -> Iterator[str]:
     """Each broken GPU has its alert, and the message names the instance."""
     for gpu in played.broken:
         wanted = {"GpuErrors": gpu.error}
@@ -171,7 +171,7 @@ def _due(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iter
                 for one in seen
             ):
                 yield f"{name} of {gpu.instance} did not fire"
-            if not any(one.name == name and not one.ends and gpu.instance in one.text for one in heard):
+            if not any(one.name == name and not one.ends and gpu.instance in one.text for one in received):
                 yield f"nobody told of {name} of {gpu.instance}"
 
 
@@ -185,27 +185,27 @@ def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
         yield f"SpotLossHigh fired for {most} spot instances within an hour"
 
 
-def _for_nothing(seen: Sequence[Fired], heard: Sequence[_Heard], played: Played) -> Iterator[str]:
+def _for_nothing(seen: Sequence[Fired], received: Sequence[_Notification], played: Played) -> Iterator[str]:
     broken = {gpu.instance for gpu in played.broken}
     for one in seen:
         if one.name in ("GpuErrors", "GpuGone") and one.instance not in broken:
             yield f"{one.name} fired for {one.instance}, which no fault broke"
-    names = {one.name for one in seen} | {one.name for one in heard}
+    names = {one.name for one in seen} | {one.name for one in received}
     yield from (f"{name} fired, and no fault causes it" for name in sorted(names & NEVER))
 
 
 def _of_group(
-    name: str, pool: str, seen: Sequence[Fired], heard: Sequence[_Heard], blind: Sequence[Span]
+    name: str, pool: str, seen: Sequence[Fired], received: Sequence[_Notification], blind: Sequence[Span]
 ) -> Iterator[str]:
     """At least one message for each separate alert, and at most one for each time that it started or ended."""
     mine = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
     news = _joined(mine, blind)
-    long = [span for span in news if span[1] - span[0] >= HEARD_AFTER_S]
+    long = [span for span in news if span[1] - span[0] >= NOTIFIED_AFTER_S]
     until = max(one.span[1] for one in seen)
     hushed = HUSHED.get(name) in {one.name for one in seen}
     least = {False: 0 if hushed else len(long), True: 0 if hushed else sum(s[1] < until - APART_S for s in long)}
     for ends in (False, True):
-        count = sum((one.name, one.pool, one.ends) == (name, pool, ends) for one in heard)
+        count = sum((one.name, one.pool, one.ends) == (name, pool, ends) for one in received)
         what = f"the end of {name} of {pool}" if ends else f"{name} of {pool}"
         if count < least[ends]:
             yield f"{what}: told {count} times, had to be told {least[ends]} times"

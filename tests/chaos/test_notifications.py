@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.chaos import heard
+from tests.chaos import notifications
 from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, Played
-from tests.chaos.heard import Fired
+from tests.chaos.notifications import Fired
 from tests.fixtures.networks import served
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -88,7 +88,11 @@ def judge(
         notices=notices,
         blind=blind,
     )
-    verdicts = (heard.told(books, sink), heard.alerts(seen, sink, played), heard.dry(refused, sink, played))
+    verdicts = (
+        notifications.notified_events(books, sink),
+        notifications.alerts(seen, sink, played),
+        notifications.dry(refused, sink, played),
+    )
     return [one for verdict in verdicts for one in verdict.wrong]
 
 
@@ -206,8 +210,8 @@ def test_missing_notification_of_missing_spot_is_detected() -> None:
 
 
 def test_moments_are_grouped_into_spans() -> None:
-    assert heard.spans([5, 1, 2, 3, 9, 10], 2) == [(1, 5), (9, 10)]
-    assert heard.spans([], 2) == []
+    assert notifications.spans([5, 1, 2, 3, 9, 10], 2) == [(1, 5), (9, 10)]
+    assert notifications.spans([], 2) == []
 
 
 @pytest.fixture
@@ -235,7 +239,7 @@ def prometheus() -> Iterator[str]:
 
 
 def test_fired_alerts_are_read_from_prometheus(prometheus: str) -> None:
-    assert heard.fired(prometheus) == [
+    assert notifications.fired(prometheus) == [
         Fired(name="GpuErrors", pool="chat", instance="i-1", span=(100, 101)),
         Fired(name="GpuErrors", pool="chat", instance="i-1", span=(130, 130)),
         Fired(name="RouterGone", pool="", instance="", span=(7, 7)),
