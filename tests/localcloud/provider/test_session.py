@@ -50,6 +50,7 @@ def test_other_endpoints_are_refused(url: str) -> None:
         pytest.param({"endpoints": '[{"ec2": "https://ec2.amazonaws.com"}]'}, LOCAL, "endpoints",
                      id="endpoint-of-the-program-elsewhere"),
         pytest.param({"profile": "production"}, LOCAL, "'profile' is not modelled", id="profile"),
+        pytest.param({"maxRetries": "many"}, LOCAL, "aws:maxRetries: expected a whole number", id="retries"),
         pytest.param({"assumeRoles": '[{"roleArn": "arn:x"}]'}, LOCAL, "'assumeRoles' is not modelled", id="role"),
         pytest.param({}, {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", VARIABLE: "t"}, "aws:region is not set",
                      id="no-region"),
@@ -67,6 +68,7 @@ def test_settings_are_read_in_the_format_of_the_engine() -> None:
         "defaultTags": '{"tags": {"team": "ml"}}',
         "ignoreTags": '{"keys": ["noise"], "keyPrefixes": ["cost:"]}',
         "skipCredentialsValidation": "true",
+        "maxRetries": "25",
         "version": "7.51.1",
     }
     settings = read_settings(arguments, LOCAL)
@@ -77,6 +79,7 @@ def test_settings_are_read_in_the_format_of_the_engine() -> None:
         default_tags={"team": "ml"},
         ignored_keys=frozenset({"noise"}),
         ignored_prefixes=("cost:",),
+        max_retries=25,
     )
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from localcloud.callers import VARIABLE
@@ -57,6 +57,10 @@ def token_of(environment: Mapping[str, str]) -> str:
     return token
 
 
+MAX_RETRIES: Final = 2
+"""Fewer than the 25 of the real AWS provider: on the loopback interface, a cloud that does not answer is a defect."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of the program's provider resource or the stack's configuration.
@@ -67,6 +71,7 @@ class Settings:
         project: Google's project; AWS has none.
         zone: the default zone on Google Cloud.
         default_tags: tags (labels) that each resource gets.
+        max_retries: how often a call that the cloud throttled is repeated.
     """
 
     endpoint: str
@@ -75,6 +80,7 @@ class Settings:
     project: str = ""
     zone: str = ""
     default_tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_retries: int = MAX_RETRIES
     ignored_keys: frozenset[str] = frozenset()
     ignored_prefixes: tuple[str, ...] = ()
 

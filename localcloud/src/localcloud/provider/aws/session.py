@@ -10,6 +10,7 @@ from localcloud.addresses import ACCESS_KEY
 from localcloud.aws.sdk import Config, session
 from localcloud.documents import inner, items
 from localcloud.provider.session import (
+    MAX_RETRIES,
     NotLocalError,
     Session,
     Settings,
@@ -62,6 +63,9 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
     region = given.get("region") or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if not region:
         raise ValueError("aws:region is not set: `pulumi config set aws:region us-east-1`")
+    retries = str(given.get("maxRetries") or MAX_RETRIES)
+    if not retries.isdecimal():
+        raise ValueError(f"aws:maxRetries: expected a whole number, got {retries!r}")
     ignore = inner(given, "ignoreTags")
     return Settings(
         endpoint=endpoint,
@@ -70,6 +74,7 @@ def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str]) 
         default_tags=inner(given, "defaultTags", "tags"),
         ignored_keys=frozenset(items(ignore, "keys")),
         ignored_prefixes=tuple(items(ignore, "keyPrefixes")),
+        max_retries=int(retries),
     )
 
 
@@ -88,7 +93,7 @@ class AwsSession(Session):
             endpoint_url=self.settings.endpoint,
             config=Config(
                 proxies={},
-                retries={"max_attempts": 2, "mode": "standard"},
+                retries={"max_attempts": self.settings.max_retries, "mode": "standard"},
                 s3={"addressing_style": "path"},
                 max_pool_connections=32,
                 connect_timeout=5,
