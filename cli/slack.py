@@ -72,11 +72,11 @@ def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:
         return lambda: None
 
 
-def presses_of(documents: Sequence[FleetDocument]) -> ClickHandler:
+def click_handler_of(documents: Sequence[FleetDocument]) -> ClickHandler:
     """The handler of button clicks of these fleets."""
-    desks = {
+    fleets = {
         ledgers.ledger_name(document): FleetButtons(
-            fleet=ledgers.ledger_name(document),
+            name=ledgers.ledger_name(document),
             environment=document.environment,
             channel=document.notify.slack_channel,
             users=frozenset(document.notify.keep_users),
@@ -86,17 +86,17 @@ def presses_of(documents: Sequence[FleetDocument]) -> ClickHandler:
         for document in documents
         if document.notify is not None and document.notify.keep_users
     }
-    if not desks:
-        raise AppError("nobody may press Keep: name Slack ids in the settings (notify.keep_users: [U0123ABCD])")
-    return ClickHandler(desks=desks, now=lambda: datetime.now(UTC), deliver=_deliver, log=logs.get())
+    if not fleets:
+        raise AppError("no user may click Keep: list Slack user ids in the settings (notify.keep_users: [U0123ABCD])")
+    return ClickHandler(fleets=fleets, now=lambda: datetime.now(UTC), deliver=_deliver, log=logs.get())
 
 
-def _deliver(desk: FleetButtons) -> None:
+def _deliver(fleet: FleetButtons) -> None:
     try:
-        done = delivery.send(desk.engine, wait=timedelta(0))
-        logs.get().info("delivery", fleet=desk.fleet, **delivery.log_fields(done))
+        done = delivery.send(fleet.engine, wait=timedelta(0))
+        logs.get().info("delivery", fleet=fleet.name, **delivery.log_fields(done))
     except AppError as error:
-        logs.get().error("delivery", fleet=desk.fleet, outcome="failed", error=error)
+        logs.get().error("delivery", fleet=fleet.name, outcome="failed", error=error)
 
 
 def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str]) -> Callable[[], None]:
@@ -105,22 +105,22 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
 
     token = environ.get(APP_TOKEN, "")
     if not token.startswith("xapp-"):
-        raise AppError(f"{APP_TOKEN} is no app token (xapp-…): make one with the scope connections:write")
-    presses = presses_of(documents)
+        raise AppError(f"{APP_TOKEN} is not an app token (xapp-…): create one with the scope connections:write")
+    clicks = click_handler_of(documents)
     try:
-        door = SocketModeListener(token, presses, api_url(environ))
+        listener = SocketModeListener(token, clicks, api_url(environ))
     except SlackSettingsError as error:
         raise AppError(str(error)) from error
     try:
-        door.open()
+        listener.open()
     except OSError as error:
-        door.close()
+        listener.close()
         raise AppError(str(error)) from error
     logs.get().info("click_listener", outcome="started", detail="clicks arrive over Socket Mode")
 
     def close() -> None:
-        door.close()
-        presses.close()
+        listener.close()
+        clicks.close()
 
     return close
 
@@ -132,15 +132,15 @@ def _serve_http(documents: Sequence[FleetDocument], listen: str, environ: Mappin
     secret = environ.get(SECRET, "")
     if len(secret) < 16:
         raise AppError(f"{SECRET} is not set: it is the Signing Secret of the Slack app (Basic Information)")
-    presses = presses_of(documents)
+    clicks = click_handler_of(documents)
     try:
-        server = serve_http(host, port, secret, presses, lambda: datetime.now(UTC))
+        server = serve_http(host, port, secret, clicks, lambda: datetime.now(UTC))
     except OSError as error:
         raise AppError(f"--http {listen}: {error.strerror or error}") from error
     logs.get().info("click_listener", outcome="started", listen=f"{host}:{server.port}", path=PATH)
 
     def close() -> None:
         server.stop()
-        presses.close()
+        clicks.close()
 
     return close

@@ -20,7 +20,7 @@ from cli.options import FleetOption
 from cli.output import STDOUT, Exit
 from cli.status import EveryOption, pause
 from gpufleet.console import ledger_data
-from gpufleet.console.top import Screen, Sort, draw, pressed
+from gpufleet.console.top import Screen, Sort, after_key, draw
 from gpufleet.console.view import FleetView
 from gpufleet.domain.decisions import Past
 
@@ -59,7 +59,7 @@ def _live(fleets: list[Watched], screen: Screen, every_s: float) -> None:
                 acts = _about(screen, views)
                 live.update(draw(screen, views, acts, lines=STDOUT.height - 4), refresh=True)
                 if (key := keys(0.25)) is not None:
-                    screen = pressed(screen, key, views)
+                    screen = after_key(screen, key, views)
         except KeyboardInterrupt:
             return
         finally:

@@ -34,17 +34,17 @@ def read(posted: object) -> AlertMessage | None:
     """The message of one post; None when it contains no alert. Raises WebhookError."""
     body = _mapping(posted, "the post")
     if body.get("version") != "4":
-        raise WebhookError(f"version {body.get('version')!r} is not Alertmanager's webhook 4")
+        raise WebhookError(f"`version`: expected '4' (Alertmanager's webhook), got {body.get('version')!r}")
     found = body.get("alerts")
     if not isinstance(found, list):
-        raise WebhookError("`alerts` is no list")
+        raise WebhookError("`alerts`: expected a list")
     alerts = [_mapping(one, "an alert") for one in cast("list[object]", found)]
     if not alerts:
         return None
     firing = [alert for alert in alerts if alert.get("status") == "firing"]
     resolved = [alert for alert in alerts if alert.get("status") == "resolved"]
     if not firing and not resolved:
-        raise WebhookError("no alert is firing or resolved")
+        raise WebhookError("`alerts`: expected at least one with the status firing or resolved")
     labels = _mapping(body.get("groupLabels", {}), "`groupLabels`")
     name = str(labels.get("alertname", "alert"))
     cut = body.get("truncatedAlerts", 0)
@@ -80,9 +80,9 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
-        raise WebhookError(f"`startsAt` is {text!r}, which is no time") from error
+        raise WebhookError(f"`startsAt`: expected a time, got {text!r}") from error
     if found.tzinfo is None:
-        raise WebhookError(f"`startsAt` is {text!r}, which has no time zone")
+        raise WebhookError(f"`startsAt`: expected a time with a time zone, got {text!r}")
     return found
 
 
@@ -113,5 +113,5 @@ def _summary(alert: Mapping[str, Any]) -> str:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise WebhookError(f"{what} is no object")
+        raise WebhookError(f"{what}: expected an object, got {type(value).__name__}")
     return cast("dict[str, Any]", value)

@@ -19,16 +19,18 @@ REFRESH_S: Final = 30
 PER_PAGE: Final = 200
 """Maximum number of instances in one table: 5,000 would be megabytes."""
 _MOST: Final = 20
-_WORDS: Final = frozenset({"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"})
+_TEXT_COLUMNS: Final = frozenset(
+    {"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"}
+)
 """Columns that contain text instead of numbers."""
 
 
 def sign_in(wrong: bool) -> str:
     """The form for the access token."""
-    said = '<p class="bad" role="alert">This token is not the one of this console.</p>' if wrong else ""
+    error = '<p class="bad" role="alert">This is not the access token of this console.</p>' if wrong else ""
     body = (
         '<form class="sign" method="post" action="/sign-in"><h1>gpu-fleet</h1>'
-        f'{said}<label for="token">Access token</label>'
+        f'{error}<label for="token">Access token</label>'
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
         "<button>Sign in</button></form>"
     )
@@ -40,7 +42,7 @@ def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
     parts = [_fleets(views)] if len(views) > 1 else []
     parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
     title = ", ".join(view.name for view in views)
-    return _page(title or "no fleet", "\n".join(parts), refresh=True)
+    return _page(title or "no fleets", "\n".join(parts), refresh=True)
 
 
 def instances(view: FleetView, pool: str | None, start: int) -> str:
@@ -74,7 +76,7 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: 
     body = (
         f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
         f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
-        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at, 'Nothing was decided about it yet.')}"
+        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at, 'No decision is recorded yet.')}"
     )
     return _page(found.id, body)
 
@@ -83,7 +85,7 @@ def costs(views: Sequence[FleetView]) -> str:
     """The costs of each fleet, with links to the reports."""
     names = ("fleet", "USD/h now", "USD last hour", "of it idle", "USD today", "USD/Mtok, last hour")
     rows = "".join(_cost_row(names, view) for view in views)
-    body = f"<h1>Costs</h1><p class='soft'>A fleet's name leads to its report of 24 hours.</p>{_table(names, rows)}"
+    body = f"<h1>Costs</h1><p class='soft'>A fleet's name links to its report of 24 hours.</p>{_table(names, rows)}"
     return _page("costs", body)
 
 
@@ -102,9 +104,9 @@ def _cost_row(names: Sequence[str], view: FleetView) -> str:
     return _row(names, cells)
 
 
-def message(title: str, words: str) -> str:
+def message(title: str, sentence: str) -> str:
     """A page with one sentence and a link back."""
-    return _page(title, f'<h1>{escape(title)}</h1><p>{escape(words)}</p><p><a href="/">Back</a></p>')
+    return _page(title, f'<h1>{escape(title)}</h1><p>{escape(sentence)}</p><p><a href="/">Back</a></p>')
 
 
 def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> str:
@@ -167,7 +169,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
             (text.brake(b) for b in read.brakes),
         ),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
-        f"<h2>What was done</h2>{_acts(read.acts, view.at, 'Nothing in the last hour.')}",
+        f"<h2>Recent actions</h2>{_acts(read.acts, view.at, 'No action in the last hour.')}",
         _lines(
             "Spot market",
             (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
@@ -212,7 +214,10 @@ def _pool_row(view: FleetView, pool: PoolStatus) -> str:
         f'<a href="{escape(link)}">{escape(pool.name)}</a>',
         text.NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(text.counted(pool, kind, " of ") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
+        *(
+            text.counted(pool, kind, " of ")
+            for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.fallback_type)
+        ),
         str(pool.draining or text.NOTHING),
         str(pool.marked or text.NOTHING),
         text.number(pool.queued),
@@ -225,10 +230,10 @@ def _pool_row(view: FleetView, pool: PoolStatus) -> str:
 
 def _alerts(view: FleetView) -> str:
     if view.read.alerts is None:
-        return '<p class="warn">Not known: Prometheus did not answer.</p>'
+        return '<p class="warn">Unknown: Prometheus did not answer.</p>'
     if not view.read.alerts:
         return '<p class="good">None.</p>'
-    first = text.loudest_first(view.read.alerts)
+    first = text.paging_first(view.read.alerts)
     items = "".join(
         f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
         f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"
@@ -314,10 +319,10 @@ def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
     if total <= PER_PAGE:
         return ""
     links: list[str] = []
-    for words, there in (("Previous", start - PER_PAGE), ("Next", start + PER_PAGE)):
+    for label, there in (("Previous", start - PER_PAGE), ("Next", start + PER_PAGE)):
         if 0 <= there < total:
             asked = {"fleet": view.name, "start": str(there)} | ({"pool": pool} if pool else {})
-            links.append(f'<a href="{escape("/instances?" + urlencode(asked))}">{words}</a>')
+            links.append(f'<a href="{escape("/instances?" + urlencode(asked))}">{label}</a>')
     return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
 
 
@@ -373,4 +378,4 @@ def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -
 
 def _side(name: str) -> str:
     """Text columns are left-aligned, number columns right-aligned."""
-    return " class=left" if name in _WORDS else ""
+    return " class=left" if name in _TEXT_COLUMNS else ""

@@ -78,12 +78,12 @@ class ConsoleData(Protocol):
 class Console:
     """Answers requests, independently of sockets."""
 
-    def __init__(self, book: ConsoleData, access: Access, *, own: str = "") -> None:
+    def __init__(self, data: ConsoleData, access: Access, *, own: str = "") -> None:
         """`own`: the required Host of requests, if no proxy or port forward is in front of the console.
 
         With `own`, requests from pages of other sites are refused, too.
         """
-        self._book = book
+        self._data = data
         self._access = access
         self._own = own
         self._routes = Routes(
@@ -108,45 +108,45 @@ class Console:
         if found is not None:
             return _plain(403, FOREIGN_MESSAGES[found])
         if f"{request.method} {request.path}" not in _OPEN and self._user(request) is None:
-            return _who(request)
+            return _unauthorized(request)
         return self._routes(request)
 
     def _metrics(self, _: HttpRequest) -> Answer:
         try:
-            return Answer(body=self._book.metrics(), content_type=CONTENT_TYPE)
+            return Answer(body=self._data.metrics(), content_type=CONTENT_TYPE)
         except ConsoleDataError as error:
             return _plain(503, str(error))
 
     def _overview(self, request: HttpRequest) -> Answer:
         stamp = self._access.stamp(self._user(request) or "")
-        return _html(page.overview(self._book.views(), datetime.now(UTC), stamp))
+        return _html(page.overview(self._data.views(), datetime.now(UTC), stamp))
 
     def _status(self, _: HttpRequest) -> Answer:
-        found = [document(view) for view in self._book.views()]
+        found = [document(view) for view in self._data.views()]
         return Answer(body=json.dumps(found), content_type="application/json")
 
     def _costs(self, request: HttpRequest) -> Answer:
-        views, query = self._book.views(), _fields(request.query)
+        views, query = self._data.views(), _fields(request.query)
         view = _fleet(views, query.get("fleet"))
         if view is not None:
-            return _html(self._book.costs(view))
-        return _NOT_HERE if "fleet" in query else _html(page.costs(views))
+            return _html(self._data.costs(view))
+        return _NOT_FOUND if "fleet" in query else _html(page.costs(views))
 
     def _instances(self, request: HttpRequest) -> Answer:
         query = _fields(request.query)
-        view = _fleet(self._book.views(), query.get("fleet"))
+        view = _fleet(self._data.views(), query.get("fleet"))
         if view is None:
-            return _NOT_HERE
+            return _NOT_FOUND
         return _html(page.instances(view, query.get("pool"), _whole(query.get("start"))))
 
     def _instance(self, request: HttpRequest) -> Answer:
-        view = _fleet(self._book.views(), _fields(request.query).get("fleet"))
+        view = _fleet(self._data.views(), _fields(request.query).get("fleet"))
         name = unquote(request.path.removeprefix("/instance/"))
         one = None if view is None else _instance(view, name)
         if view is None or one is None:
-            return _NOT_HERE
+            return _NOT_FOUND
         stamp = self._access.stamp(self._user(request) or "")
-        return _html(page.instance(view, one, self._book.about(view, one.id), stamp))
+        return _html(page.instance(view, one, self._data.about(view, one.id), stamp))
 
     def _alerts(self, request: HttpRequest) -> Answer:
         """Handles Alertmanager's post. It needs the token as `Authorization: Bearer`."""
@@ -156,7 +156,7 @@ class Console:
             return _plain(400, str(error))
         try:
             if notice is not None:
-                self._book.notify(notice)
+                self._data.notify(notice)
         except ConsoleDataError as error:
             return _plain(503, str(error))  # Alertmanager retries
         return _plain(200, "ok")
@@ -169,25 +169,25 @@ class Console:
             return _html(page.sign_in(wrong=True), 401)
         value = self._access.session(time.time())
         secure = "; Secure" if request.header("X-Forwarded-Proto") == "https" else ""
-        return _away("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
+        return _redirect("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
 
     def _keep(self, request: HttpRequest) -> Answer:
         form, user = _form(request), self._user(request) or ""
         if form.get("stamp") != self._access.stamp(user):
-            words = "This form is old or comes from elsewhere; load the page again."
-            return _html(page.message("Not kept", words), 403)
+            text = "This form is too old or is not from this page; load the page again."
+            return _html(page.message("Not kept", text), 403)
         try:
-            view = _fleet(self._book.views(), form.get("fleet"))
+            view = _fleet(self._data.views(), form.get("fleet"))
             if view is None:
-                return _html(page.message("Not kept", "There is no such fleet."), 404)
-            words = self._book.keep(view, form.get("instance", ""), user)
+                return _html(page.message("Not kept", "This console does not show a fleet of that name."), 404)
+            text = self._data.keep(view, form.get("instance", ""), user)
         except (KeepError, ConsoleDataError) as error:
             return _html(page.message("Not kept", str(error)), 409)
-        return _html(page.message("Kept", words))
+        return _html(page.message("Kept", text))
 
 
 def _sign_out(_: HttpRequest) -> Answer:
-    return _away("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
+    return _redirect("/", cookie=f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict")
 
 
 def _readable(answer: Handler) -> Handler:
@@ -197,14 +197,14 @@ def _readable(answer: Handler) -> Handler:
         try:
             return answer(request)
         except ConsoleDataError as error:
-            return _html(page.message("Not known now", str(error)), 503)
+            return _html(page.message("Not available now", str(error)), 503)
 
     return answered
 
 
-def _who(request: HttpRequest) -> Answer:
+def _unauthorized(request: HttpRequest) -> Answer:
     if request.path == ALERTS:
-        return _plain(401, "give the console's token: Authorization: Bearer TOKEN")
+        return _plain(401, "this path needs the console's token: send the header `Authorization: Bearer TOKEN`")
     return _html(page.sign_in(wrong=False), 401)
 
 
@@ -244,11 +244,11 @@ def _plain(status: int, body: str) -> Answer:
     return Answer(status=status, body=body)
 
 
-def _away(where: str, cookie: str) -> Answer:
-    return Answer(status=303, headers={"Location": where, "Set-Cookie": cookie})
+def _redirect(location: str, cookie: str) -> Answer:
+    return Answer(status=303, headers={"Location": location, "Set-Cookie": cookie})
 
 
-_NOT_HERE: Final = _html(page.message("Not here", "There is no such page, fleet or instance."), 404)
+_NOT_FOUND: Final = _html(page.message("Not found", "The console has no such page, fleet or instance."), 404)
 
 
 class Refusals:
@@ -257,7 +257,7 @@ class Refusals:
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log, self._clock = log, clock
         self._lock = threading.Lock()
-        self._began, self._written, self._left_out = float("-inf"), 0, 0
+        self._began, self._written, self._omitted = float("-inf"), 0, 0
 
     def note(self, request: HttpRequest, status: int) -> None:
         """Log a refused request, without its query, headers and form. Other requests are ignored."""
@@ -267,13 +267,13 @@ class Refusals:
             if self._clock() - self._began >= REFUSALS_S:
                 self._began, self._written = self._clock(), 0
             if self._written == MOST_REFUSALS:
-                self._left_out += 1
+                self._omitted += 1
                 return
             self._written += 1
-            left_out, self._left_out = self._left_out, 0
+            omitted, self._omitted = self._omitted, 0
         self._log.warning(
             "request", outcome="refused", status=status, method=request.method, path=request.path[:200],
-            client=request.client[0], left_out=left_out,
+            client=request.client[0], left_out=omitted,
         )  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def serve(console: Console, host: str, port: int, log: Log = SILENT) -> HttpServ
         try:
             found = console.answer(request)
         except RequestError as error:
-            found = _NOT_HERE if error.status is HTTPStatus.NOT_FOUND else _plain(error.status, str(error))
+            found = _NOT_FOUND if error.status is HTTPStatus.NOT_FOUND else _plain(error.status, str(error))
         if found is not None:
             refusals.note(request, found.status)
         return found

@@ -57,7 +57,7 @@ def _pool_cells(pool: PoolStatus) -> list[str | Text]:
         Text(pool.name),
         NOTHING if pool.target is None else str(pool.target),
         ready,
-        *(counted(pool, kind, "/") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.stands_in)),
+        *(counted(pool, kind, "/") for kind in (CapacityType.RESERVED, CapacityType.SPOT, pool.fallback_type)),
         str(pool.draining or NOTHING),
         str(pool.marked or NOTHING),
         short_number(pool.queued),
@@ -77,7 +77,7 @@ def counted(pool: PoolStatus, kind: CapacityType, of: str) -> str:
     return str(found.ready) if found.ready == found.there else f"{found.ready}{of}{found.there}"
 
 
-def loudest_first(alerts: Iterable[AlertView]) -> list[AlertView]:
+def paging_first(alerts: Iterable[AlertView]) -> list[AlertView]:
     """Alerts that page a person first, then the others."""
     return sorted(alerts, key=lambda alert: alert.severity != PAGE)
 
@@ -86,10 +86,10 @@ def _wrong(view: FleetView) -> list[Text]:
     """Problems and alerts, with paging alerts first. As Text, because square brackets in them are not markup."""
     lines = [Text(f"! {problem}", style="red") for problem in view.read.problems]
     if view.read.alerts is None:
-        return [*lines, Text("alerts: not known", style="yellow")]
-    first = loudest_first(view.read.alerts)
-    words = _cut([f"alert {a.name} {a.pool or ''}{_times(a.count)} ({a.severity})" for a in first])
-    return lines + [Text(line, style="red" if line.endswith(f"({PAGE})") else "yellow") for line in words]
+        return [*lines, Text("alerts: unknown", style="yellow")]
+    first = paging_first(view.read.alerts)
+    alerts = _cut([f"alert {a.name} {a.pool or ''}{_times(a.count)} ({a.severity})" for a in first])
+    return lines + [Text(line, style="red" if line.endswith(f"({PAGE})") else "yellow") for line in alerts]
 
 
 def _groups(view: FleetView) -> Iterable[list[str]]:
@@ -109,7 +109,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
         ]
     )
     seen = ", ".join(f"{name} {_ago(view.at, at)} ago" for name, at in sorted(read.last_seen.items()))
-    yield [f"last written by: {seen}"] if seen else ["no watchdog has written anything yet"]
+    yield [f"last records: {seen}"] if seen else ["no watchdog has recorded anything yet"]
     known = [m for m in read.market if m.spot is not None]
     yield _cut([market(m.zone, m.machine_type, m.spot, m.on_demand) for m in known])
 

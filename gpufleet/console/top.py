@@ -51,7 +51,7 @@ def rows(screen: Screen, views: Sequence[FleetView]) -> list[tuple[FleetView, In
     return sorted(found, key=lambda pair: (*_last(key(pair[1])), pair[1].id))
 
 
-def pressed(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
+def after_key(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
     """The screen after a key press."""
     found = rows(screen, views)
     if key == "q":
@@ -141,7 +141,9 @@ def _cells(view: FleetView, one: InstanceView) -> list[Text]:
 def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> RenderableType:
     found = next(((view, one) for view, one in rows(Screen(), views) if one.id == screen.chosen), None)
     if found is None:
-        return Group(Text(f"{screen.chosen} is gone", style="bold"), Text("esc back  q quit", style="dim"))
+        return Group(
+            Text(f"{screen.chosen} is no longer listed", style="bold"), Text("esc back  q quit", style="dim")
+        )
     view, one = found
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("when", "watchdog", "what", "outcome"):
@@ -153,7 +155,7 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> Re
         cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.decision.action.sentence, outcome, why)
         table.add_row(*(Text(cell) for cell in cells))
     head = f"{one.id}  {one.machine_type} {one.capacity_type} in {one.zone}, pool {one.pool or 'none'}"
-    none = () if acts else (Text("nothing was decided about it yet"),)
+    none = () if acts else (Text("no decision is recorded yet"),)
     return Group(
         Text(head, style="bold"), _table([found], -1, {}), Text(), table, *none, Text("esc back  q quit", style="dim")
     )

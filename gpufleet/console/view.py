@@ -126,7 +126,7 @@ class PoolStatus:
         return None if self.unit is None else self.unit.blended
 
     @property
-    def stands_in(self) -> CapacityType:
+    def fallback_type(self) -> CapacityType:
         """The capacity type that the pool falls back to when spot is missing."""
         flex_start = self.types[CapacityType.FLEX_START].most is not None
         return CapacityType.FLEX_START if flex_start else CapacityType.ON_DEMAND

@@ -62,14 +62,14 @@ def read_click(payload: object) -> Click:
     """The click in a payload of type block_actions. Raises ClickError."""
     body = _mapping(payload, "the payload")
     if body.get("type") != "block_actions":
-        raise ClickError(f"type {body.get('type')!r} is not block_actions")
+        raise ClickError(f"`type`: expected 'block_actions', got {body.get('type')!r}")
     actions = body.get("actions")
     if not isinstance(actions, list) or not actions:
-        raise ClickError("`actions` is no list with an action")
+        raise ClickError("`actions`: expected a list with at least one action")
     action = _mapping(cast("list[object]", actions)[0], "the action")
     span = SPANS.get(str(action.get("action_id")))
     if span is None:
-        raise ClickError(f"action {str(action.get('action_id'))[:40]!r} is none of ours")
+        raise ClickError(f"action {str(action.get('action_id'))[:40]!r} is not an action of gpufleet")
     try:
         value = _mapping(json.loads(str(action.get("value"))), "the button's value")
         stamp = str(action["action_ts"])
@@ -89,12 +89,12 @@ def read_click(payload: object) -> Click:
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ClickError(f"{what} is no object")
+        raise ClickError(f"{what}: expected an object, got {type(value).__name__}")
     return cast("dict[str, Any]", value)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str) or not found or len(found) > 200:
-        raise ClickError(f"`{name}` is no text of 1 to 200 characters")
+        raise ClickError(f"`{name}`: expected text of 1 to 200 characters")
     return found

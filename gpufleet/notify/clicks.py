@@ -43,17 +43,17 @@ class ClickResult(StrEnum):
     """The result of a click."""
 
     KEPT = "kept"
-    REPEATED = "came before"
-    UNKNOWN_FLEET = "is of a fleet that is not watched here"
+    REPEATED = "was handled before"
+    UNKNOWN_FLEET = "belongs to a fleet that this process does not watch"
     TOO_OLD = "is too old"
-    NOT_ALLOWED = "is of somebody who may not keep"
+    NOT_ALLOWED = "is by a user who may not keep instances"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetButtons:
     """The data of one fleet that clicks need."""
 
-    fleet: str
+    name: str
     environment: str
     channel: str
     users: frozenset[str]
@@ -66,80 +66,80 @@ class FleetButtons:
 class ClickHandler:
     """Handles clicks. Thread-safe."""
 
-    desks: Mapping[str, FleetButtons]
+    fleets: Mapping[str, FleetButtons]
     now: Callable[[], datetime]
     deliver: Callable[[FleetButtons], None]
     """Sends the waiting messages of the outbox; must not raise."""
     log: Log
-    _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "press"))
+    _workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "click"))
 
-    def submit(self, press: Click) -> Future[ClickResult]:
+    def submit(self, click: Click) -> Future[ClickResult]:
         """Handle the click in a worker thread. Waits less than Slack does: the answer is a message in the thread."""
-        verdict: Future[ClickResult] = Future()
-        self._workers.submit(self._work, press, verdict).add_done_callback(_surface)
-        wait([verdict], ANSWER_WITHIN_S)
-        return verdict
+        result: Future[ClickResult] = Future()
+        self._workers.submit(self._work, click, result).add_done_callback(_surface)
+        wait([result], ANSWER_WITHIN_S)
+        return result
 
     def close(self) -> None:
         """Finish the accepted clicks."""
         self._workers.shutdown()
 
-    def accept(self, press: Click) -> ClickResult:
+    def accept(self, click: Click) -> ClickResult:
         """Check the click and set the brake. Fast, because it makes no cloud call."""
-        desk = self.desks.get(press.fleet)
-        if desk is None:
+        fleet = self.fleets.get(click.fleet)
+        if fleet is None:
             return ClickResult.UNKNOWN_FLEET
         now = self.now()
-        if abs(now - press.at) > OLDEST:
+        if abs(now - click.at) > OLDEST:
             return ClickResult.TOO_OLD
-        if press.user not in desk.users:
-            _refuse(desk, press, now)
+        if click.user not in fleet.users:
+            _refuse(fleet, click, now)
             return ClickResult.NOT_ALLOWED
-        text = f"keeps {press.instance} until {press.until:%Y-%m-%d %H:%M} UTC"
-        with writing(desk.engine) as connection:
-            if not enqueue(connection, _answer(desk, press, press.key, text, press.user), now):
+        text = f"keeps {click.instance} until {click.until:%Y-%m-%d %H:%M} UTC"
+        with writing(fleet.engine) as connection:
+            if not enqueue(connection, _answer(fleet, click, click.key, text, click.user), now):
                 return ClickResult.REPEATED
             brake = Brake(
-                kind=BrakeKind.KEEP, scope=press.instance, owner=f"Slack {press.user}",
-                reason="Keep pressed in Slack", since=press.at, until=press.until,
+                kind=BrakeKind.KEEP, scope=click.instance, owner=f"Slack {click.user}",
+                reason="Keep clicked in Slack", since=click.at, until=click.until,
             )  # fmt: skip
-            add_brake(connection, desk.fleet, brake)
+            add_brake(connection, fleet.name, brake)
         return ClickResult.KEPT
 
-    def finish(self, press: Click) -> None:
+    def finish(self, click: Click) -> None:
         """Write the tag as `gpufleet keep` does. A failure is reported in the thread; the brake applies
         in any case.
         """
-        desk = self.desks[press.fleet]
+        fleet = self.fleets[click.fleet]
         try:
-            found = desk.inventory.instance(press.instance)
+            found = fleet.inventory.instance(click.instance)
             # an instance without an environment was marked by a rule for orphans
-            if found is None or not found.alive or found.environment not in (None, desk.environment):
-                problem = f"{press.instance} has ended already; there is nothing to keep"
+            if found is None or not found.alive or found.environment not in (None, fleet.environment):
+                problem = f"{click.instance} has ended already; there is nothing to keep"
             else:
-                written = found.keep_tags(press.until)
-                failed = desk.inventory.tag([press.instance] if written else [], written)
+                written = found.keep_tags(click.until)
+                failed = fleet.inventory.tag([click.instance] if written else [], written)
                 problem = "; ".join(failed.values()) and f"its tag could not be written: {'; '.join(failed.values())}"
         except OSError as error:
             problem = f"its tag could not be written: {error}"
         if problem:
-            with writing(desk.engine) as connection:
-                enqueue(connection, _answer(desk, press, f"{press.key}/tag", problem), self.now())
+            with writing(fleet.engine) as connection:
+                enqueue(connection, _answer(fleet, click, f"{click.key}/tag", problem), self.now())
 
-    def _work(self, press: Click, verdict: Future[ClickResult]) -> None:
+    def _work(self, click: Click, result: Future[ClickResult]) -> None:
         try:
-            found = self.accept(press)
-            verdict.set_result(found)
+            found = self.accept(click)
+            result.set_result(found)
             write = self.log.info if found in (ClickResult.KEPT, ClickResult.REPEATED) else self.log.warning
-            write("click", outcome=found.name.lower(), resource=press.instance, by=press.user)
+            write("click", outcome=found.name.lower(), resource=click.instance, by=click.user)
             if found is ClickResult.KEPT:
-                self.finish(press)
+                self.finish(click)
             if found in (ClickResult.KEPT, ClickResult.NOT_ALLOWED):
-                self.deliver(self.desks[press.fleet])
+                self.deliver(self.fleets[click.fleet])
         except (OSError, SQLAlchemyError) as error:
-            self.log.error("click", outcome="failed", resource=press.instance, error=error)
-            if not verdict.done():
-                verdict.set_exception(error)
+            self.log.error("click", outcome="failed", resource=click.instance, error=error)
+            if not result.done():
+                result.set_exception(error)
 
 
 def _surface(work: Future[None]) -> None:
@@ -148,13 +148,13 @@ def _surface(work: Future[None]) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _refuse(desk: FleetButtons, press: Click, now: datetime) -> None:
+def _refuse(fleet: FleetButtons, click: Click, now: datetime) -> None:
     """Answer an unauthorized user, once per user and message."""
-    text = "may not keep instances of this fleet: add the id to notify.keep_users in its settings"
-    with writing(desk.engine) as connection:
-        key = f"{press.message_key}/no/{press.user}"[-200:]
-        enqueue(connection, _answer(desk, press, key, text, press.user), now)
+    text = "may not keep instances of this fleet: add the user's id to notify.keep_users in its settings"
+    with writing(fleet.engine) as connection:
+        key = f"{click.message_key}/no/{click.user}"[-200:]
+        enqueue(connection, _answer(fleet, click, key, text, click.user), now)
 
 
-def _answer(desk: FleetButtons, press: Click, key: str, text: str, mention: str = "") -> Message:
-    return Message(key=key, channel=desk.channel, text=text, mention=mention, detail={"thread": press.message_key})
+def _answer(fleet: FleetButtons, click: Click, key: str, text: str, mention: str = "") -> Message:
+    return Message(key=key, channel=fleet.channel, text=text, mention=mention, detail={"thread": click.message_key})

@@ -13,10 +13,10 @@ from gpufleet.ledger import outbox
 from gpufleet.ledger.outbox import MessageState, Posted
 from gpufleet.notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
 
-PATIENCE: Final = timedelta(seconds=60)
+SENDING_TIMEOUT: Final = timedelta(seconds=60)
 """How long a message stays reserved for the process that sends it: longer than the longest call."""
 
-SETTLE: Final = timedelta(seconds=5)
+LOOK_UP_DELAY: Final = timedelta(seconds=5)
 """The delay between a post with an unknown result and its look-up: a message that is accepted late is
 there by then.
 """
@@ -63,8 +63,8 @@ class Delivery:
     engine: Engine
     receiver: Receiver
     now: Callable[[], datetime]
-    patience: timedelta = PATIENCE
-    settle: timedelta = SETTLE
+    sending_timeout: timedelta = SENDING_TIMEOUT
+    look_up_delay: timedelta = LOOK_UP_DELAY
 
     def run(self, most: int = 1000) -> Delivered:
         """Send what can be sent now, at most `most` posts per channel. Channels do not wait for each other."""
@@ -78,7 +78,7 @@ class Delivery:
     def _next(self, channel: str, done: Delivered) -> bool:
         """Handle one message of a channel. False when the channel has nothing to do now."""
         token = uuid.uuid4().hex
-        taken = outbox.take(self.engine, channel, token, self.now(), self.patience)
+        taken = outbox.take(self.engine, channel, token, self.now(), self.sending_timeout)
         if taken is None:
             return False
         repeat = False
@@ -130,7 +130,7 @@ class Delivery:
                 done.refused += 1
                 return True
             case Unknown(error=error):
-                outbox.mark_unknown(self.engine, taken.id, token, self.now() + self.settle, error)
+                outbox.mark_unknown(self.engine, taken.id, token, self.now() + self.look_up_delay, error)
                 done.later += 1
                 return False
             case Refused(error=error):
@@ -150,7 +150,7 @@ def deliver(engine: Engine, receiver: Receiver, now: Callable[[], datetime]) -> 
     return Delivery(engine=engine, receiver=receiver, now=now).run()
 
 
-def deliver_patiently(engine: Engine, receiver: Receiver, clock: Clock, limit: timedelta) -> Delivered:
+def deliver_until_empty(engine: Engine, receiver: Receiver, clock: Clock, limit: timedelta) -> Delivered:
     """Send until the outbox is empty or `limit` has passed. Waits as receivers request."""
     whole, end = Delivered(), clock.now() + limit
     while True:

@@ -29,33 +29,33 @@ _LIMITS: Final = ServerLimits(request_s=5, idle_s=5)
 class SocketModeListener:
     """A websocket connection to Slack. It reconnects automatically, and needs an app token with connections:write."""
 
-    def __init__(self, app_token: str, presses: ClickHandler, base_url: str | None = None) -> None:
+    def __init__(self, app_token: str, clicks: ClickHandler, base_url: str | None = None) -> None:
         url = WebClient.BASE_URL if base_url is None else base_url.rstrip("/") + "/"
         web: Any = cast(Any, WebClient)(base_url=url)
         log = logging.getLogger("gpufleet.slack")
         self._client = SocketModeClient(app_token=app_token, web_client=web, logger=log)
-        self._client.socket_mode_request_listeners.append(self._heard)
-        self._presses = presses
+        self._client.socket_mode_request_listeners.append(self._receive)
+        self._clicks = clicks
 
     def open(self) -> None:
         """Connect. Raises OSError when Slack refuses the connection."""
         try:
             self._client.connect()
         except SlackClientError as error:
-            raise OSError(f"Slack's Socket Mode refuses: {error}") from error
+            raise OSError(f"Slack's Socket Mode refused the connection: {error}") from error
         if not self._client.is_connected():
-            raise OSError("Slack's Socket Mode gave an address that cannot be reached")
+            raise OSError("Slack's Socket Mode returned an address that cannot be reached")
 
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
 
-    def _heard(self, client: Any, request: SocketModeRequest) -> None:
+    def _receive(self, client: Any, request: SocketModeRequest) -> None:
         try:
             if request.type == "interactive":
-                self._presses.submit(read_click(cast(Any, request).payload))
+                self._clicks.submit(read_click(cast(Any, request).payload))
         except ClickError as error:
-            self._presses.log.warning("click", outcome="refused", error=error)
+            self._clicks.log.warning("click", outcome="refused", error=error)
         client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
 
 
@@ -74,11 +74,11 @@ def serve_http(host: str, port: int, secret: str, clicks: ClickHandler, now: Cal
     def click(request: HttpRequest) -> Answer:
         body = request.body(MOST_BYTES)
         if not is_signed(secret, request.header, body, now()):
-            return Answer(status=HTTPStatus.UNAUTHORIZED, body="not signed")
+            return Answer(status=HTTPStatus.UNAUTHORIZED, body="the request is not signed")
         try:
             payload: object = json.loads(parse_qs(body.decode())["payload"][0])
         except (KeyError, ValueError, RecursionError):
-            return Answer(status=HTTPStatus.BAD_REQUEST, body="no payload")
+            return Answer(status=HTTPStatus.BAD_REQUEST, body="the form has no readable field `payload`")
         try:
             clicks.submit(read_click(payload))
         except ClickError as error:

@@ -86,8 +86,8 @@ def digest_message(
         blocks.append(section(f"*Top waste*\n{lines}"))
     blocks += preformatted(text)
     if notes:
-        said = " · ".join(note for note in notes[:8])
-        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(said, LONGEST_SECTION)}]})
+        shown = " · ".join(note for note in notes[:8])
+        blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": cut(shown, LONGEST_SECTION)}]})
     first = f"{title}: {numbers[0][0]} {numbers[0][1]}" if numbers else title
     detail = {"blocks": within_limits(blocks, "… the rest: `gpufleet report digest`")}
     return Message(key="", channel="", text=first, detail=detail)

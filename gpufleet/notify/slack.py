@@ -97,10 +97,10 @@ def from_environment(environ: Mapping[str, str]) -> Receiver:
         return SlackBot(token, api_url(environ))
     if webhook:
         if not _private(webhook):
-            raise SlackSettingsError(f"GPUFLEET_SLACK_WEBHOOK ({masked(webhook)}) is no https:// address")
+            raise SlackSettingsError(f"GPUFLEET_SLACK_WEBHOOK: expected an https:// address, got {masked(webhook)}")
         return SlackWebhook(webhook)
     raise SlackSettingsError(
-        "no way to Slack: set GPUFLEET_SLACK_TOKEN (a bot token) or GPUFLEET_SLACK_WEBHOOK (an incoming webhook)"
+        "Slack is not configured: set GPUFLEET_SLACK_TOKEN (a bot token) or GPUFLEET_SLACK_WEBHOOK (a webhook's URL)"
     )
 
 
@@ -111,7 +111,7 @@ def api_url(environ: Mapping[str, str]) -> str | None:
     """
     url = environ.get("GPUFLEET_SLACK_API_URL") or None
     if url is not None and not _private(url):
-        raise SlackSettingsError(f"GPUFLEET_SLACK_API_URL ({masked(url)}) is no https:// address")
+        raise SlackSettingsError(f"GPUFLEET_SLACK_API_URL: expected an https:// address, got {masked(url)}")
     return url
 
 
@@ -297,15 +297,15 @@ def _code(error: SlackApiError) -> str:
     return str(response.get("error") or "") if isinstance(response.data, dict) else ""
 
 
-def _by_status(status: int, words: str, retry_after: str | None) -> Answer:
-    said = f"{status} {words}".strip()
+def _by_status(status: int, message: str, retry_after: str | None) -> Answer:
+    error = f"{status} {message}".strip()
     if status == 429:
         seconds = float(retry_after) if retry_after and retry_after.replace(".", "", 1).isdigit() else 1.0
-        return TryLater(error=said, after=timedelta(seconds=seconds))
+        return TryLater(error=error, after=timedelta(seconds=seconds))
     if status >= 500:
         # a gateway may answer for a server that has accepted the message
-        return Unknown(error=said)
-    return Refused(error=said)
+        return Unknown(error=error)
+    return Refused(error=error)
 
 
 def _lost(error: Exception) -> Answer:

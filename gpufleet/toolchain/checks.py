@@ -27,7 +27,7 @@ def check_tool(tool: Tool, environment: Mapping[str, str]) -> Finding:
     return Finding(
         name=tool.name,
         ok=found is not None,
-        found=f"{'.'.join(map(str, found.version))} at {found.path}" if found else "missing, or too old",
+        found=f"{'.'.join(map(str, found.version))} at {found.path}" if found else "missing or too old",
         remedy="" if found else f"run `make setup` (it {tool.purpose})",
     )
 
@@ -62,5 +62,5 @@ def _pulumi(folders: Folders, environment: Mapping[str, str]) -> Finding:
         name="pulumi",
         ok=ok,
         found=f"{PULUMI_VERSION} at {pulumi}",
-        remedy="" if ok else "it has no pulumi-language-python beside it: run `make setup`",
+        remedy="" if ok else "its folder contains no pulumi-language-python: run `make setup`",
     )

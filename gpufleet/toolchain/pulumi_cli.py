@@ -17,18 +17,18 @@ def find_pulumi(folders: Folders, environment: Mapping[str, str] | None = None) 
     """Return `pulumi` on PATH if it has the right version and a Python language host, else the cached one or None."""
     names = os.environ if environment is None else environment
     on_path = shutil.which("pulumi", path=names.get("PATH", ""))
-    if on_path and has_language_host(Path(on_path)) and is_right(Path(on_path)):
+    if on_path and has_language_host(Path(on_path)) and has_required_version(Path(on_path)):
         return Path(on_path).resolve()
-    ours = folders.pulumi_folder / "bin" / "pulumi"
-    return ours.resolve() if is_right(ours) else None
+    cached = folders.pulumi_folder / "bin" / "pulumi"
+    return cached.resolve() if has_required_version(cached) else None
 
 
-def is_right(pulumi: Path) -> bool:
+def has_required_version(pulumi: Path) -> bool:
     """Return whether the program runs and prints the required version."""
     if not pulumi.is_file():
         return False
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [pulumi, "version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -38,7 +38,7 @@ def is_right(pulumi: Path) -> bool:
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return False
-    return said == f"v{PULUMI_VERSION}"
+    return output == f"v{PULUMI_VERSION}"
 
 
 def has_language_host(pulumi: Path) -> bool:

@@ -25,7 +25,9 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class InstalledTool:
+    """A program that is installed on this machine."""
+
     path: Path
     version: tuple[int, int]
 
@@ -61,14 +63,14 @@ SKOPEO: Final = Tool(
 REGISTRY: Final = Tool(
     name="docker-registry",
     package="docker-registry",
-    purpose="stands for a cloud's image registry in the tests",
+    purpose="replaces a cloud's image registry in the tests",
     version_argument="--version",
     at_least=(2, 8),
 )
 TOOLS: Final = (PROMETHEUS, ALERTMANAGER, HAPROXY, SKOPEO, REGISTRY)
 
 
-def find_tool(tool: Tool, environment: Mapping[str, str] | None = None) -> Found | None:
+def find_tool(tool: Tool, environment: Mapping[str, str] | None = None) -> InstalledTool | None:
     """Return the first program of that name in a sufficient version; None if there is none."""
     names = os.environ if environment is None else environment
     folders = (*SYSTEM_FOLDERS, *(f for f in names.get("PATH", "").split(os.pathsep) if f))
@@ -78,7 +80,7 @@ def find_tool(tool: Tool, environment: Mapping[str, str] | None = None) -> Found
             continue
         version = _version_of(path, tool.version_argument)
         if version is not None and version >= tool.at_least:
-            return Found(path, version)
+            return InstalledTool(path, version)
     return None
 
 

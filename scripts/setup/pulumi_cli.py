@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpufleet.toolchain.folders import PULUMI_VERSION, Folders
-from gpufleet.toolchain.pulumi_cli import is_right
+from gpufleet.toolchain.pulumi_cli import has_required_version
 from scripts.setup import go_build
 from scripts.setup.running import SetupError, answers, output_of, say
 
@@ -96,7 +96,7 @@ def install(way: Way, folders: Folders) -> None:
             download(release, half)
         else:
             _build(half, folders)
-        if not is_right(half / "bin" / "pulumi"):
+        if not has_required_version(half / "bin" / "pulumi"):
             raise SetupError(f"what was installed does not say `v{PULUMI_VERSION}` to `pulumi version`: {REMEDY}")
         (folders.pulumi_folder / "bin").mkdir(parents=True, exist_ok=True)
         for file in sorted((half / "bin").iterdir(), key=lambda f: f.name == "pulumi"):  # `pulumi` itself last

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.console.alerts import WebhookError, read
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 
 
 def post(states: list[str], started: str = "2026-11-21T02:00:00Z", group: str = '{}:{alertname="GpuHot"}') -> Any:
@@ -97,9 +97,9 @@ def test_any_json_is_read_or_refused(posted: object) -> None:
 
 
 def test_webhook_needs_the_token_and_names_the_error() -> None:
-    book = FakeBook()
+    data = FakeConsoleData()
     bearer = {"authorization": f"Bearer {TOKEN}"}
-    with serving(book) as url:
+    with serving(data) as url:
         assert httpx.post(f"{url}/alerts", json=post(["firing"]), timeout=60).status_code == 401
         assert httpx.post(f"{url}/alerts", content=b"{", headers=bearer, timeout=60).status_code == 400
         assert httpx.post(f"{url}/alerts", content=b"[" * 100_000, headers=bearer, timeout=60).status_code == 400
@@ -107,8 +107,8 @@ def test_webhook_needs_the_token_and_names_the_error() -> None:
             httpx.post(f"{url}/alerts", content=json.dumps(post(["firing"])), headers=bearer, timeout=60).status_code
             == 200
         )
-        book.broken = "the ledger is locked"
+        data.broken = "the ledger is locked"
         assert httpx.post(f"{url}/alerts", json=post(["firing"]), headers=bearer, timeout=60).status_code == 503, (
             "try again"
         )
-    assert [notice.firing for notice in book.told] == [1]
+    assert [notice.firing for notice in data.notified] == [1]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fixtures.console.browser import PROGRAM, Browser, browser
 from tests.fixtures.console.fleet import instance
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,7 +57,7 @@ def _sign_in(tab: Browser, url: str) -> None:
 def test_pages_fit_are_readable_and_make_no_external_request(
     tab: Browser, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    with serving(FakeBook()) as url:
+    with serving(FakeConsoleData()) as url:
         tab.look(width, scheme)
         _sign_in(tab, url)
         tab.problems.clear()
@@ -75,8 +75,8 @@ def test_pages_fit_are_readable_and_make_no_external_request(
 
 
 def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
-    book = FakeBook()
-    with serving(book) as url:
+    data = FakeConsoleData()
+    with serving(data) as url:
         tab.look(1440, "light")
         _sign_in(tab, url)
         for _ in range(80):
@@ -88,4 +88,4 @@ def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
         with tab.loads():
             tab.press("Enter")
         assert tab.ask("document.querySelector('h1').innerText") == "Kept"
-    assert book.kept == [("aws/prod/us-east-1", instance(0).id, "token")]
+    assert data.kept == [("aws/prod/us-east-1", instance(0).id, "token")]

@@ -10,11 +10,11 @@ import httpx
 
 from gpufleet.console.access import Access
 from gpufleet.http_server import ServerLimits
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 
 
 def test_a_large_body_is_not_read_before_its_sender_is_known() -> None:
-    with serving(FakeBook(), Access(token=TOKEN)) as url:
+    with serving(FakeConsoleData(), Access(token=TOKEN)) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=60) as client:
             client.sendall(b"POST /alerts HTTP/1.1\r\nContent-Length: 4194304\r\n\r\n" + b"x" * 4096)
@@ -25,7 +25,7 @@ def test_a_large_body_is_not_read_before_its_sender_is_known() -> None:
 
 
 def test_the_console_answers_while_silent_connections_are_open() -> None:
-    with serving(FakeBook()) as url, ExitStack() as stack:
+    with serving(FakeConsoleData()) as url, ExitStack() as stack:
         before = threading.active_count()
         host, _, port = url.removeprefix("http://").partition(":")
         for _ in range(ServerLimits().connections + 40):

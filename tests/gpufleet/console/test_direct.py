@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.console import server
 from gpufleet.console.access import Access
-from tests.fixtures.console.pages import TOKEN, FakeBook
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData
 from tests.fixtures.networks import free_address
 
 FOREIGN = {
@@ -31,7 +31,7 @@ ASKED = {
 def address() -> Iterator[str]:
     host, port = free_address()
     own = f"{host}:{port}"
-    running = server.serve(server.Console(FakeBook(), Access(token=TOKEN), own=own), host, port)
+    running = server.serve(server.Console(FakeConsoleData(), Access(token=TOKEN), own=own), host, port)
     yield own
     running.stop()
 
@@ -41,17 +41,17 @@ def ask(address: str, name: str, headers: dict[str, str]) -> tuple[int, str]:
     connection = HTTPConnection(address, timeout=60)
     connection.request(method, path, body, {"Authorization": f"Bearer {TOKEN}", **headers})
     answer = connection.getresponse()
-    said = answer.status, answer.read().decode()
+    result = answer.status, answer.read().decode()
     connection.close()
-    return said
+    return result
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_page_of_another_site_is_refused_even_with_the_token(address: str, name: str, foreign: str) -> None:
-    status, said = ask(address, name, FOREIGN[foreign])
+    status, text = ask(address, name, FOREIGN[foreign])
     assert status == 403
-    assert "another host" in said or "page of another site" in said
+    assert "another host" in text or "page of another site" in text
 
 
 @pytest.mark.parametrize("name", ["page", "metrics", "sign-in"])

@@ -17,17 +17,17 @@ from gpufleet.console.access import PROXY_SECRET, SESSION_S, Access
 from gpufleet.console.view import Read, build
 from gpufleet.domain.decisions import Reason
 from tests.fixtures.console.fleet import NOW, busy_view, document, instance
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 
 
 @pytest.fixture
-def book() -> FakeBook:
-    return FakeBook()
+def data() -> FakeConsoleData:
+    return FakeConsoleData()
 
 
 @pytest.fixture
-def signed_in(book: FakeBook) -> Iterator[httpx.Client]:
-    with serving(book) as url, httpx.Client(base_url=url, follow_redirects=True, timeout=60) as client:
+def signed_in(data: FakeConsoleData) -> Iterator[httpx.Client]:
+    with serving(data) as url, httpx.Client(base_url=url, follow_redirects=True, timeout=60) as client:
         assert client.post("/sign-in", data={"token": TOKEN}).status_code == 200
         yield client
 
@@ -39,16 +39,16 @@ def stamp_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json", "/costs", "/instances", "/instance/i-1", "/other"])
-def test_nothing_of_the_fleet_is_shown_without_signing_in(book: FakeBook, path: str) -> None:
-    with serving(book) as url:
+def test_nothing_of_the_fleet_is_shown_without_signing_in(data: FakeConsoleData, path: str) -> None:
+    with serving(data) as url:
         answer = httpx.get(url + path, timeout=60)
     assert answer.status_code == 401
     assert "aws/prod" not in answer.text
     assert 'type="password"' in answer.text
 
 
-def test_a_wrong_token_is_refused_and_a_right_one_gives_a_strict_cookie(book: FakeBook) -> None:
-    with serving(book) as url:
+def test_a_wrong_token_is_refused_and_a_right_one_gives_a_strict_cookie(data: FakeConsoleData) -> None:
+    with serving(data) as url:
         wrong = httpx.post(f"{url}/sign-in", data={"token": TOKEN + "x"}, timeout=60)
         right = httpx.post(f"{url}/sign-in", data={"token": TOKEN}, timeout=60)
     assert (wrong.status_code, right.status_code) == (401, 303)
@@ -84,7 +84,7 @@ def test_proxy_header_counts_only_with_the_proxy_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "text"),
     [
         (["--proxy-header", "X-User"], "go together"),
         (["--proxy-secret-file", "secret"], "go together"),
@@ -93,7 +93,7 @@ def test_proxy_header_counts_only_with_the_proxy_secret() -> None:
     ],
 )
 def test_a_proxys_header_needs_its_secret(
-    options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUFLEET_CONSOLE_TOKEN", TOKEN)
@@ -101,7 +101,7 @@ def test_a_proxys_header_needs_its_secret(
     (tmp_path / "short").write_text("p")
     done = CliRunner().invoke(command("console"), ["console", "--wait", *options])
     assert isinstance(done.exception, AppError)
-    assert words in str(done.exception)
+    assert text in str(done.exception)
 
 
 def test_every_page_forbids_scripts_frames_and_external_resources(signed_in: httpx.Client) -> None:
@@ -117,8 +117,8 @@ def test_every_page_forbids_scripts_frames_and_external_resources(signed_in: htt
 
 def test_overview_shows_the_events_of_the_night(signed_in: httpx.Client) -> None:
     page = signed_in.get("/").text
-    for words in ("aws/prod/us-east-1", "11,347.68", "QueueGrowing", "120 of 140", "ann@example.com", "resize"):
-        assert words in page, words
+    for shown in ("aws/prod/us-east-1", "11,347.68", "QueueGrowing", "120 of 140", "ann@example.com", "resize"):
+        assert shown in page, shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
 
 
@@ -141,27 +141,27 @@ def test_html_is_well_formed(signed_in: httpx.Client) -> None:
         assert parser.open == []
 
 
-def test_keep_needs_the_pages_own_stamp(signed_in: httpx.Client, book: FakeBook) -> None:
+def test_keep_needs_the_pages_own_stamp(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     form = {"fleet": "aws/prod/us-east-1", "instance": instance(1).id}
     assert signed_in.post("/keep", data={**form, "stamp": "0" * 64}).status_code == 403
-    assert book.kept == []
+    assert data.kept == []
     stamp = stamp_of(signed_in.get("/").text)
     assert "is kept" in signed_in.post("/keep", data={**form, "stamp": stamp}).text
-    assert book.kept == [("aws/prod/us-east-1", instance(1).id, "token")]
+    assert data.kept == [("aws/prod/us-east-1", instance(1).id, "token")]
 
 
-def test_keep_error_is_shown(signed_in: httpx.Client, book: FakeBook) -> None:
+def test_keep_error_is_shown(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     stamp = stamp_of(signed_in.get("/").text)
-    book.refuse = "i-1 is no running instance <b>any more</b>."
+    data.refuse = "i-1 does not run <b>any more</b>."
     answer = signed_in.post("/keep", data={"instance": "i-1", "stamp": stamp})
     assert answer.status_code == 409
     assert "&lt;b&gt;any more" in answer.text
 
 
-def test_keep_is_refused_without_signing_in(book: FakeBook) -> None:
-    with serving(book) as url:
+def test_keep_is_refused_without_signing_in(data: FakeConsoleData) -> None:
+    with serving(data) as url:
         assert httpx.post(f"{url}/keep", data={"instance": "i-1", "stamp": ""}, timeout=60).status_code == 401
-    assert book.kept == []
+    assert data.kept == []
 
 
 def test_an_instance_shows_its_decisions(signed_in: httpx.Client) -> None:
@@ -171,10 +171,10 @@ def test_an_instance_shows_its_decisions(signed_in: httpx.Client) -> None:
     assert signed_in.get("/instance/i-unknown").status_code == 404
 
 
-def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, book: FakeBook) -> None:
+def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     pools = [f"pool-{n}" for n in range(200)]
     machines = [instance(n, pool=pools[n % 200]) for n in range(5000)]
-    book.fleets = [build(Read(document=document(*pools), at=NOW, instances=machines), lambda _: Decimal(1))]
+    data.fleets = [build(Read(document=document(*pools), at=NOW, instances=machines), lambda _: Decimal(1))]
     page = signed_in.get("/")
     assert len(page.content) < 300_000
     first = signed_in.get("/instances")
@@ -183,8 +183,8 @@ def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, book: Fa
     assert instance(200).id in signed_in.get("/instances", params={"start": 200}).text
 
 
-def test_metrics_need_no_token_and_contain_no_secret(book: FakeBook) -> None:
-    with serving(book) as url:
+def test_metrics_need_no_token_and_contain_no_secret(data: FakeConsoleData) -> None:
+    with serving(data) as url:
         answer = httpx.get(f"{url}/metrics", timeout=60)
     assert answer.status_code == 200
     assert 'gpufleet_target{environment="prod",pool="chat"} 3' in answer.text
@@ -193,20 +193,20 @@ def test_metrics_need_no_token_and_contain_no_secret(book: FakeBook) -> None:
 @pytest.mark.parametrize(
     ("path", "size", "status"), [("/sign-in", 5000, 413), ("/alerts", 5_000_000, 401)], ids=["form", "alerts"]
 )
-def test_large_posts_are_refused_without_reading(book: FakeBook, path: str, size: int, status: int) -> None:
-    with serving(book) as url:
+def test_large_posts_are_refused_without_reading(data: FakeConsoleData, path: str, size: int, status: int) -> None:
+    with serving(data) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=60) as client:
             client.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), size))
             assert b" %d " % status in client.recv(4096).split(b"\r\n")[0]
 
 
-def test_two_fleets_are_one_page(signed_in: httpx.Client, book: FakeBook) -> None:
+def test_two_fleets_are_one_page(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     other = build(
         Read(document=document("chat").model_copy(update={"environment": "dev"}), at=NOW, instances=[]),
         lambda _: None,
     )
-    book.fleets = [busy_view(), other]
+    data.fleets = [busy_view(), other]
     page = signed_in.get("/").text
     assert page.index("aws/prod/us-east-1") < page.index("aws/dev/us-east-1")
     assert signed_in.get("/instances", params={"fleet": "aws/dev/us-east-1"}).status_code == 200
@@ -224,8 +224,8 @@ def test_the_costs_of_the_only_fleet_need_no_choice(signed_in: httpx.Client) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/costs", "/metrics", "/status.json"])
-def test_unreadable_ledger_is_reported(signed_in: httpx.Client, book: FakeBook, path: str) -> None:
-    book.broken = "the ledger is <locked>"
+def test_unreadable_ledger_is_reported(signed_in: httpx.Client, data: FakeConsoleData, path: str) -> None:
+    data.broken = "the ledger is <locked>"
     answer = signed_in.get(path)
     assert answer.status_code == 503
     assert "the ledger is" in answer.text

@@ -4,13 +4,13 @@ import httpx
 
 from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, Refusals
 from gpufleet.http_server import HttpRequest
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 from tests.fixtures.logs import RecordedLog
 
 
 def test_a_refused_request_is_a_line_without_a_secret() -> None:
     log = RecordedLog()
-    with serving(FakeBook(), log=log) as url:
+    with serving(FakeConsoleData(), log=log) as url:
         httpx.post(
             f"{url}/alerts?x=secret-1", content=b"{}", headers={"Authorization": "Bearer secret-2"}, timeout=60
         )

@@ -5,11 +5,11 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 
-from tests.fixtures.console.pages import FakeBook, serving
+from tests.fixtures.console.pages import FakeConsoleData, serving
 
 
 def test_an_error_of_a_page_is_reported_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    class Broken(FakeBook):
+    class Broken(FakeConsoleData):
         def metrics(self) -> str:
             raise ValueError("the page is broken")
 
@@ -23,15 +23,15 @@ def test_an_error_of_a_page_is_reported_and_not_shown(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("method", "target", "body"),
     [
-        pytest.param("GET", "//[", "", id="no address"),
-        pytest.param("GET", "/?" + "&".join(f"a{n}=1" for n in range(50)), "", id="fifty words"),
-        pytest.param("POST", "/sign-in", "&".join(f"a{n}=1" for n in range(50)), id="fifty fields"),
+        pytest.param("GET", "//[", "", id="invalid URL"),
+        pytest.param("GET", "/?" + "&".join(f"a{n}=1" for n in range(50)), "", id="fifty query fields"),
+        pytest.param("POST", "/sign-in", "&".join(f"a{n}=1" for n in range(50)), id="fifty form fields"),
     ],
 )
 def test_unexpected_requests_are_answered(
     method: str, target: str, body: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving(FakeBook()) as url:
+    with serving(FakeConsoleData()) as url:
         asked = HTTPConnection(url.removeprefix("http://"), timeout=60)
         asked.request(method, target, body)
         assert asked.getresponse().status == 401

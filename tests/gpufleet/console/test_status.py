@@ -52,17 +52,15 @@ def test_problems_precede_pools_and_paging_alerts_come_first() -> None:
                      for name, severity in (("GpuWasted", "ticket"), ("ErrorsHigh", "page")))  # fmt: skip
     view = build(replace(busy_read(), alerts=(ticket,) * 9 + (page_,)), lambda _: Decimal(1))
     text = shown(view)
-    places = [text.index(words) for words in ("! costs", "alert ErrorsHigh", "alert GpuWasted", "pool ")]
+    places = [text.index(part) for part in ("! costs", "alert ErrorsHigh", "alert GpuWasted", "pool ")]
     assert places == sorted(places)
     html = page.overview([view], NOW, "stamp")
-    places = [
-        html.index(words) for words in ("costs of today", "ErrorsHigh", "GpuWasted", "USD per hour", "<h2>Pools")
-    ]
+    places = [html.index(part) for part in ("costs of today", "ErrorsHigh", "GpuWasted", "USD per hour", "<h2>Pools")]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "text",
     [
         "aws/prod/us-east-1",
         "11,347.68 USD/h, today 1,234.57 USD",
@@ -79,8 +77,8 @@ def test_problems_precede_pools_and_paging_alerts_come_first() -> None:
         "spot g6.xlarge in us-east-1a: 0.300 USD/h, 38% of on-demand",
     ],
 )
-def test_screen_answers_the_questions_of_an_on_call_engineer(words: str) -> None:
-    assert words in shown(busy_view(), width=200)
+def test_screen_answers_the_questions_of_an_on_call_engineer(text: str) -> None:
+    assert text in shown(busy_view(), width=200)
 
 
 class Agents:
@@ -96,7 +94,7 @@ class Agents:
         return {one.id: replace(status, phase=self._phases[one.id]) for one in instances if one.id in self._phases}
 
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
-        raise AssertionError("nobody drains")
+        raise AssertionError("no drain is expected")
 
 
 def test_without_metrics_agents_are_asked() -> None:
@@ -142,8 +140,8 @@ def test_missing_is_not_zero() -> None:
     assert view.usd_per_hour is None
     text = shown(view)
     assert "– USD/h" in text
-    assert "alerts: not known" in text
-    assert "no watchdog has written anything yet" in text
+    assert "alerts: unknown" in text
+    assert "no watchdog has recorded anything yet" in text
 
 
 def test_a_missing_price_makes_a_lower_bound() -> None:

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from gpufleet.console.top import Screen, Sort, draw, pressed, rows
+from gpufleet.console.top import Screen, Sort, after_key, draw, rows
 from gpufleet.console.view import FleetView, InstanceSignals
 from gpufleet.domain.decisions import Reason
 from tests.fixtures.console.fleet import busy_view, instance
@@ -22,13 +22,13 @@ def shown(screen: Screen, view: FleetView, lines: int = 20) -> str:
 def uneven() -> FleetView:
     """Three instances, each first in one of the sort orders; one has no metrics."""
     view = busy_view()
-    told = (
+    signals = (
         InstanceSignals(gpu_active=0.9, waiting=1, kv_cache=0.1, tokens_per_second=5),
         InstanceSignals(gpu_active=0.1, waiting=0, kv_cache=0.9, tokens_per_second=1),
         InstanceSignals(gpu_active=0.5, waiting=7, kv_cache=0.5, tokens_per_second=9),
         InstanceSignals(),
     )
-    return replace(view, instances=[replace(one, signals=s) for one, s in zip(view.instances, told, strict=False)])
+    return replace(view, instances=[replace(one, signals=s) for one, s in zip(view.instances, signals, strict=False)])
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def test_screen_fits_and_explains_the_keys() -> None:
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert "enter decisions" in text
     assert "…" not in text
-    assert text.count("i-0000000000") == 20, "as many lines as there is room for"
+    assert text.count("i-0000000000") == 20, "as many lines as fit"
 
 
 def test_keys_move_select_and_return() -> None:
     views = [uneven()]
     screen = Screen()
     for key, row in (("up", 0), ("down", 1), ("j", 2), ("down", 3), ("down", 3), ("k", 2)):
-        screen = pressed(screen, key, views)
+        screen = after_key(screen, key, views)
         assert screen.row == row
-    chosen = pressed(screen, "enter", views)
+    chosen = after_key(screen, "enter", views)
     assert chosen.chosen == instance(0).id
     assert f"{Reason.FALLBACK.sentence}: 3 to 5" in shown(chosen, views[0])
-    assert pressed(chosen, "escape", views).chosen == ""
-    assert pressed(screen, "q", views).over
+    assert after_key(chosen, "escape", views).chosen == ""
+    assert after_key(screen, "q", views).over
 
 
 def test_each_line_names_its_fleet_if_there_are_several() -> None:
@@ -77,18 +77,18 @@ def test_sorts_and_pools_cycle() -> None:
     views = [busy_view()]
     screen = Screen()
     for kind in [*list(Sort)[1:], Sort.IDLE]:
-        screen = pressed(screen, "s", views)
+        screen = after_key(screen, "s", views)
         assert screen.sort is kind
-    assert pressed(screen, "p", views).pool == "chat"
-    assert len(rows(pressed(screen, "p", views), views)) == 140, "the orphan is in no pool"
-    assert pressed(pressed(screen, "p", views), "p", views).pool == ""
+    assert after_key(screen, "p", views).pool == "chat"
+    assert len(rows(after_key(screen, "p", views), views)) == 140, "the orphan is in no pool"
+    assert after_key(after_key(screen, "p", views), "p", views).pool == ""
 
 
 def test_terminated_instance_is_reported() -> None:
-    assert "i-gone is gone" in shown(Screen(chosen="i-gone"), busy_view())
+    assert "i-gone is no longer listed" in shown(Screen(chosen="i-gone"), busy_view())
 
 
 def test_empty_fleet_is_not_an_error() -> None:
     view = replace(busy_view(), instances=[])
-    assert pressed(Screen(), "enter", [view]).chosen == ""
+    assert after_key(Screen(), "enter", [view]).chosen == ""
     assert "0 instances" in shown(Screen(row=5), view)

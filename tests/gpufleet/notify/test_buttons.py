@@ -64,19 +64,19 @@ class Machines:
 
 
 @dataclass
-class World:
+class ButtonSetup:
     """A fleet with one marked instance, whose message is in the sink."""
 
     ledger: Engine
     sink: SlackSink
     machines: Machines
-    presses: ClickHandler
+    clicks: ClickHandler
 
     @property
     def brakes(self) -> Sequence[Brake]:
         return operations.brakes(self.ledger, FLEET, datetime.now(UTC))
 
-    def press(self, **more: Any) -> list[Any]:
+    def click(self, **more: Any) -> list[Any]:
         """Clicks the button of the mark's message. Returns the answers."""
         wanted = {"ts": self.sink.channels.messages[0].ts, "action_id": "gpufleet_keep_4h", **more}
         request = urllib.request.Request(
@@ -85,9 +85,9 @@ class World:
             headers={"Content-Type": "application/json", **local_token.BEARER},
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
-            said = json.load(answer)
-        assert said["ok"], said
-        return said["answers"]
+            output = json.load(answer)
+        assert output["ok"], output
+        return output["answers"]
 
     def texts(self, count: int) -> list[str]:
         """The texts in the channel, once there are `count` of them."""
@@ -103,95 +103,99 @@ def until(done: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def setup(tmp_path: Path) -> Iterator[ButtonSetup]:
     sink = SlackSink("127.0.0.1", 0, local_token.callers())
     sink.start()
     ledger, machines = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), Machines()
     machines.answers.set()
     bot = SlackBot(local_token.BOT, f"{sink.url}/api/")
 
-    def send(desk: FleetButtons) -> None:
-        deliver(desk.engine, bot, lambda: datetime.now(UTC))
+    def send(buttons: FleetButtons) -> None:
+        deliver(buttons.engine, bot, lambda: datetime.now(UTC))
 
     fleet = load_one(str(document(tmp_path, notify={"slack_channel": "#gpu-cost", "keep_users": ["UADA"]})))
-    desk = FleetButtons(
-        fleet=FLEET, environment="dev", channel="#gpu-cost", users=frozenset({"UADA"}), engine=ledger,
+    buttons = FleetButtons(
+        name=FLEET, environment="dev", channel="#gpu-cost", users=frozenset({"UADA"}), engine=ledger,
         inventory=machines,
     )  # fmt: skip
     FleetMessages(ledger, fleet, WallClock()).notify(
         "marked:i-1:x", "i-1 is <idle>", {"instance": "i-1", "may_keep": True}
     )
-    send(desk)
-    presses = ClickHandler(desks={FLEET: desk}, now=lambda: datetime.now(UTC), deliver=send, log=RecordedLog())
-    yield World(ledger=ledger, sink=sink, machines=machines, presses=presses)
-    presses.close()
+    send(buttons)
+    clicks = ClickHandler(fleets={FLEET: buttons}, now=lambda: datetime.now(UTC), deliver=send, log=RecordedLog())
+    yield ButtonSetup(ledger=ledger, sink=sink, machines=machines, clicks=clicks)
+    clicks.close()
     sink.stop()
 
 
 @pytest.fixture
-def socket(world: World) -> Iterator[SocketModeListener]:
-    door = SocketModeListener(local_token.APP, world.presses, f"{world.sink.url}/api/")
-    door.open()
-    until(lambda: world.sink.socket_mode.connections == 1)
-    yield door
-    door.close()
+def socket(setup: ButtonSetup) -> Iterator[SocketModeListener]:
+    listener = SocketModeListener(local_token.APP, setup.clicks, f"{setup.sink.url}/api/")
+    listener.open()
+    until(lambda: setup.sink.socket_mode.connections == 1)
+    yield listener
+    listener.close()
 
 
 @pytest.fixture
-def http(world: World) -> Iterator[str]:
-    with serve_http("127.0.0.1", 0, SECRET, world.presses, lambda: datetime.now(UTC)) as server:
+def http(setup: ButtonSetup) -> Iterator[str]:
+    with serve_http("127.0.0.1", 0, SECRET, setup.clicks, lambda: datetime.now(UTC)) as server:
         yield f"{server.url}/slack/actions"
 
 
-def test_keep_over_socket_mode_sets_the_brake_and_writes_the_tag(world: World, socket: SocketModeListener) -> None:
+def test_keep_over_socket_mode_sets_the_brake_and_writes_the_tag(
+    setup: ButtonSetup, socket: SocketModeListener
+) -> None:
     begun = datetime.now(UTC)
-    world.machines.answers.clear()
-    (answered,) = world.press(user="UADA", action_id="gpufleet_keep_24h")
+    setup.machines.answers.clear()
+    (answered,) = setup.click(user="UADA", action_id="gpufleet_keep_24h")
     assert answered is not None, "Slack waits for three seconds only, so the answer comes before the cloud's"
-    world.machines.answers.set()
-    mark, kept = world.texts(2), world.sink.channels.messages[1]
+    setup.machines.answers.set()
+    mark, kept = setup.texts(2), setup.sink.channels.messages[1]
     assert mark[1].startswith("<@UADA> keeps i-1 until ")
-    assert kept.content["thread_ts"] == world.sink.channels.messages[0].ts
-    (brake,) = world.brakes
+    assert kept.content["thread_ts"] == setup.sink.channels.messages[0].ts
+    (brake,) = setup.brakes
     assert (brake.kind, brake.scope, brake.owner) == ("keep", "i-1", "Slack UADA")
     assert brake.until is not None
     assert abs(brake.until - begun - timedelta(hours=24)) < timedelta(minutes=2)
-    until(lambda: bool(world.machines.tagged))
-    assert world.machines.tagged == {tags.KEEP_UNTIL: tags.write_time(brake.until)}
+    until(lambda: bool(setup.machines.tagged))
+    assert setup.machines.tagged == {tags.KEEP_UNTIL: tags.write_time(brake.until)}
 
 
-def test_keep_over_http_does_the_same(world: World, http: str) -> None:
-    assert world.press(user="UADA", url=http, secret=SECRET) == [200]
-    assert world.texts(2)[1].startswith("<@UADA> keeps i-1 until ")
-    assert [brake.scope for brake in world.brakes] == ["i-1"]
+def test_keep_over_http_does_the_same(setup: ButtonSetup, http: str) -> None:
+    assert setup.click(user="UADA", url=http, secret=SECRET) == [200]
+    assert setup.texts(2)[1].startswith("<@UADA> keeps i-1 until ")
+    assert [brake.scope for brake in setup.brakes] == ["i-1"]
 
 
-def test_repeated_click_counts_once_over_either_endpoint(world: World, socket: SocketModeListener, http: str) -> None:
+def test_repeated_click_counts_once_over_either_endpoint(
+    setup: ButtonSetup, socket: SocketModeListener, http: str
+) -> None:
     stamp = f"{time.time():.6f}"
-    world.press(user="UADA", times=2, action_ts=stamp)
-    world.press(user="UADA", times=2, action_ts=stamp, url=http, secret=SECRET)
-    assert len(world.brakes) == 1
-    assert len(world.texts(2)) == 2
+    setup.click(user="UADA", times=2, action_ts=stamp)
+    setup.click(user="UADA", times=2, action_ts=stamp, url=http, secret=SECRET)
+    assert len(setup.brakes) == 1
+    assert len(setup.texts(2)) == 2
 
 
-def test_unauthorized_user_keeps_nothing_and_is_notified_once(world: World, socket: SocketModeListener) -> None:
-    world.press(user="UEVE")
-    world.press(user="UEVE", action_id="gpufleet_keep_24h")
-    assert "<@UEVE> may not keep instances" in world.texts(2)[1]
-    assert world.brakes == ()
-    assert world.machines.tagged == {}
-    assert len(messages(world.ledger)) == 2
+def test_unauthorized_user_keeps_nothing_and_is_notified_once(setup: ButtonSetup, socket: SocketModeListener) -> None:
+    setup.click(user="UEVE")
+    setup.click(user="UEVE", action_id="gpufleet_keep_24h")
+    assert "<@UEVE> may not keep instances" in setup.texts(2)[1]
+    assert setup.brakes == ()
+    assert setup.machines.tagged == {}
+    assert len(messages(setup.ledger)) == 2
 
 
 @pytest.mark.parametrize("age", [-600, 600], ids=["old", "from the future"])
-def test_old_click_is_a_replay(world: World, http: str, age: int) -> None:
-    assert world.press(user="UADA", action_ts=str(time.time() + age), url=http, secret=SECRET) == [200]
-    assert world.brakes == ()
+def test_old_click_is_a_replay(setup: ButtonSetup, http: str, age: int) -> None:
+    assert setup.click(user="UADA", action_ts=str(time.time() + age), url=http, secret=SECRET) == [200]
+    assert setup.brakes == ()
 
 
-def test_wrong_secret_is_refused(world: World, http: str) -> None:
-    assert world.press(user="UADA", url=http, secret="another secret of some length") == [401]
-    assert world.brakes == ()
+def test_wrong_secret_is_refused(setup: ButtonSetup, http: str) -> None:
+    assert setup.click(user="UADA", url=http, secret="another secret of some length") == [401]
+    assert setup.brakes == ()
 
 
 def test_a_body_that_is_too_large_is_not_read(http: str) -> None:
@@ -237,37 +241,37 @@ def test_the_signature_of_slacks_documentation() -> None:
     assert is_signed(SECRET, headers.get, body, now)
 
 
-def test_brake_holds_if_the_tag_fails(world: World, socket: SocketModeListener) -> None:
-    world.machines.fails = "UnauthorizedOperation"
-    world.press(user="UADA")
-    assert world.texts(3)[2] == "its tag could not be written: UnauthorizedOperation"
-    assert len(world.brakes) == 1
+def test_brake_holds_if_the_tag_fails(setup: ButtonSetup, socket: SocketModeListener) -> None:
+    setup.machines.fails = "UnauthorizedOperation"
+    setup.click(user="UADA")
+    assert setup.texts(3)[2] == "its tag could not be written: UnauthorizedOperation"
+    assert len(setup.brakes) == 1
 
 
-def test_terminated_instance_is_reported(world: World, socket: SocketModeListener) -> None:
-    world.machines.ended = True
-    world.press(user="UADA")
-    assert "has ended already" in world.texts(3)[2]
+def test_terminated_instance_is_reported(setup: ButtonSetup, socket: SocketModeListener) -> None:
+    setup.machines.ended = True
+    setup.click(user="UADA")
+    assert "has ended already" in setup.texts(3)[2]
 
 
-def test_socket_mode_reconnects(world: World, socket: SocketModeListener) -> None:
-    world.sink.socket_mode.hang_up()
-    until(lambda: world.sink.socket_mode.connections == 0 or len(world.sink.socket_mode.tickets) > 0)
-    until(lambda: world.sink.socket_mode.connections == 1)
-    (answered,) = world.press(user="UADA")
+def test_socket_mode_reconnects(setup: ButtonSetup, socket: SocketModeListener) -> None:
+    setup.sink.socket_mode.hang_up()
+    until(lambda: setup.sink.socket_mode.connections == 0 or len(setup.sink.socket_mode.tickets) > 0)
+    until(lambda: setup.sink.socket_mode.connections == 1)
+    (answered,) = setup.click(user="UADA")
     assert answered is not None
-    assert len(world.texts(2)) == 2
+    assert len(setup.texts(2)) == 2
 
 
-def test_wrong_app_token_is_reported(world: World) -> None:
-    door = SocketModeListener(local_token.BOT, world.presses, f"{world.sink.url}/api/")
+def test_wrong_app_token_is_reported(setup: ButtonSetup) -> None:
+    listener = SocketModeListener(local_token.BOT, setup.clicks, f"{setup.sink.url}/api/")
     with pytest.raises(OSError, match="not_allowed_token_type"):
-        door.open()
-    door.close()
+        listener.open()
+    listener.close()
 
 
-def test_the_sink_shows_real_buttons(world: World) -> None:
-    page = urllib.request.Request(f"{world.sink.url}/", headers=local_token.BEARER)
+def test_the_sink_shows_real_buttons(setup: ButtonSetup) -> None:
+    page = urllib.request.Request(f"{setup.sink.url}/", headers=local_token.BEARER)
     with urllib.request.urlopen(page, timeout=60) as answer:
         shown = answer.read().decode()
     assert "gpufleet_keep_4h" in shown
@@ -279,19 +283,19 @@ ACTION = {"action_id": "gpufleet_keep_4h", "action_ts": "1.5", "value": '{"fleet
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "message"),
     [
-        pytest.param([], "no object", id="a list"),
-        pytest.param({"type": "view_submission"}, "not block_actions", id="another type"),
-        pytest.param({"type": "block_actions", "actions": []}, "no list with an action", id="no action"),
-        pytest.param({"type": "block_actions", "actions": [{"action_id": "x"}]}, "none of ours", id="another's"),
+        pytest.param([], "expected an object, got list", id="a list"),
+        pytest.param({"type": "view_submission"}, "expected 'block_actions'", id="another type"),
+        pytest.param({"type": "block_actions", "actions": []}, "list with at least one action", id="no action"),
+        pytest.param({"type": "block_actions", "actions": [{"action_id": "x"}]}, "not an action of", id="another's"),
         pytest.param({"type": "block_actions", "actions": [ACTION | {"value": "{"}]}, "cannot be read", id="value"),
         pytest.param({"type": "block_actions", "actions": [ACTION | {"action_ts": "nan"}]}, "cannot be", id="nan"),
         pytest.param(
-            {"type": "block_actions", "actions": [ACTION], "user": {"id": ""}}, "`id` is no text", id="user"
+            {"type": "block_actions", "actions": [ACTION], "user": {"id": ""}}, "`id`: expected text", id="user"
         ),
     ],
 )
-def test_invalid_click_is_refused(payload: object, said: str) -> None:
-    with pytest.raises(ClickError, match=said):
+def test_invalid_click_is_refused(payload: object, message: str) -> None:
+    with pytest.raises(ClickError, match=message):
         read_click(payload)

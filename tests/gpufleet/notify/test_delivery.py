@@ -218,7 +218,7 @@ def test_environment_selects_the_receiver(environ: dict[str, str], kind: type) -
 
 
 def test_a_wrong_webhook_is_never_shown_in_full() -> None:
-    with pytest.raises(SlackSettingsError, match="is no https") as caught:
+    with pytest.raises(SlackSettingsError, match="expected an https:// address") as caught:
         from_environment({"GPUFLEET_SLACK_WEBHOOK": "http://hooks.slack.com/services/T000/B000/verysecret"})
     assert "verysecret" not in str(caught.value)
     assert masked("https://hooks.slack.com/services/T000/B000/verysecret") == "https://hooks.slack.com…et"
@@ -230,7 +230,7 @@ def test_a_wrong_webhook_is_never_shown_in_full() -> None:
 @pytest.mark.parametrize("variable", ["GPUFLEET_SLACK_WEBHOOK", "GPUFLEET_SLACK_API_URL"])
 def test_unencrypted_urls_are_allowed_only_on_loopback(variable: str, url: str) -> None:
     token = {"GPUFLEET_SLACK_TOKEN": "xoxb-1"} if variable.endswith("API_URL") else {}
-    with pytest.raises(SlackSettingsError, match=f"{variable} .* is no https"):
+    with pytest.raises(SlackSettingsError, match=f"{variable}: expected an https:// address"):
         from_environment({variable: url, **token})
     assert from_environment({variable: "http://127.0.0.1:8081/api/", **token})
 
@@ -296,7 +296,7 @@ from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
 bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
 delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
-                    patience=timedelta(seconds=0.3), settle=timedelta(seconds=0.05))
+                    sending_timeout=timedelta(seconds=0.3), look_up_delay=timedelta(seconds=0.05))
 print("at work", flush=True)
 while delivery.run(most=50).later is not None:
     pass
@@ -366,7 +366,7 @@ def test_message_that_fails_for_hours_does_not_block_others(ledger: Engine, sink
 
 
 def test_message_without_a_confirmed_post_is_given_up(ledger: Engine) -> None:
-    class Gone:
+    class Unreachable:
         can_look_up = True
 
         def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
@@ -378,7 +378,7 @@ def test_message_without_a_confirmed_post_is_given_up(ledger: Engine) -> None:
     put(ledger, ["a"])
     clock = Clock()
     for _ in range(200):
-        Delivery(engine=ledger, receiver=Gone(), now=clock.now).run()
+        Delivery(engine=ledger, receiver=Unreachable(), now=clock.now).run()
         clock.time += timedelta(minutes=5)
     [given_up] = messages(ledger, [MessageState.REFUSED])
     assert given_up.error == "delivery was never confirmed: timed out"
