@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
     root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
     commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve, "verify": verify}
     if len(argv) != 1 or argv[0] not in commands:
-        _say(
-            "say `boot` (install the agent's unit and start it), `run` (be the agent) "
-            "or `verify` (read this instance's models again)"
+        _print_error(
+            "usage: gpufleet-node COMMAND. Commands: `boot` (install the agent's unit and start it), "
+            "`run` (run the agent), `verify` (check the models on this instance)"
         )
         return 2
     try:
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         if argv[0] == "run":
             from_environment(COMPONENT).error("process", outcome="failed", error=error)
         else:
-            _say(str(error))
+            _print_error(str(error))
         return 1
 
 
@@ -82,10 +82,12 @@ def verify(root: Path) -> int:
     cache = Cache(load(root / "etc/gpu-fleet/instance.json").cache_under(root))
     entries = cache.entries()
     if not entries:
-        raise StepError(f"{cache.root}: holds no whole model; /status of the agent says how far its fetch came")
+        raise StepError(
+            f"{cache.root}: contains no complete model; the agent's /status shows the progress of its download"
+        )
     found = {entry: sync.verify(cache, entry.name, entry.digest) for entry in entries}
     for entry, wrong in found.items():
-        print(f"{entry.name} {entry.digest[:12]}: {'; '.join(wrong) or 'right'}")
+        print(f"{entry.name} {entry.digest[:12]}: {'; '.join(wrong) or 'correct'}")
     return 3 if any(found.values()) else 0
 
 
@@ -93,7 +95,7 @@ def _archive() -> Path:
     """Return the archive that this program runs from. Raises StepError when it does not run from an archive."""
     found = next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
     if found is None:
-        raise StepError("the agent installs itself from its archive only: build it with serving/agent_archive.py")
+        raise StepError("the agent can be installed only from its archive: build it with serving/agent_archive.py")
     return found
 
 
@@ -132,40 +134,40 @@ def serve(root: Path) -> int:
     log = from_environment(COMPONENT, fleet=fleet, pool=settings.pool, resource=cloud.instance_id)
     log_crashes(log)
     file = root / "var/lib/gpu-fleet/agent.json"
-    life = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
-    life.engine_stops = stop_marker.place(root)
-    log.info("process", outcome="started", phase=life.phase)
+    state = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    state.engine_stops = stop_marker.path_of(root)
+    log.info("process", outcome="started", phase=state.phase)
     engine = HttpEngine(
         f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
     )
-    world = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
-    agent = Agent(settings=settings, world=world, life=life, power_off=lambda: _power_off(log))
+    services = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
+    agent = Agent(settings=settings, services=services, state=state, power_off=lambda: _power_off(log))
     orders = Orders(
         instance=cloud.instance_id,
         keys=[public_key(text) for text in settings.order_keys],
-        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", Clock(), life.warn),
+        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", Clock(), state.warn),
         now=Clock(),
     )
-    life.order_keys = orders.fingerprints
-    start = BootSequence(settings=settings, world=world, life=life)
+    state.order_keys = orders.fingerprints
+    start = BootSequence(settings=settings, services=services, state=state)
     change = RevisionSwitch(boot=start, settle=SETTLE)
-    server.serve(life, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
-    if life.phase not in (Phase.DRAINED, Phase.FAILED):
-        threading.Thread(target=_guarded(start.run, life), name="boot", daemon=True).start()
+    server.serve(state, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
+    if state.phase not in (Phase.DRAINED, Phase.FAILED):
+        threading.Thread(target=_guarded(start.run, state), name="boot", daemon=True).start()
     threading.Thread(target=_follow, args=(change,), name="follow", daemon=True).start()
     while True:
         agent.tick()
         time.sleep(TICK_S)
 
 
-def _guarded(work: Callable[[], object], life: NodeState) -> Callable[[], None]:
+def _guarded(work: Callable[[], object], state: NodeState) -> Callable[[], None]:
     """Wrap the boot: an unexpected exception sets the phase to `failed`; the thread would otherwise end unnoticed."""
 
     def run() -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 - any exception must set the phase
-            life.enter(Phase.FAILED, f"a fault of the agent: {error!r}")
+            state.enter(Phase.FAILED, f"an internal error of the agent: {error!r}")
 
     return run
 
@@ -173,7 +175,7 @@ def _guarded(work: Callable[[], object], life: NodeState) -> Callable[[], None]:
 def _follow(change: RevisionSwitch) -> None:
     while True:
         time.sleep(FOLLOW.total_seconds())
-        change.life.warn("revision", change.follow())
+        change.state.warn("revision", change.follow())
 
 
 def _cloud(settings: InstanceSettings) -> CloudSide:
@@ -211,7 +213,7 @@ def _power_off(log: Log) -> None:
         return
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -30,8 +30,8 @@ class Agent:
     """The agent of one instance, after the boot has started."""
 
     settings: InstanceSettings
-    world: NodeServices
-    life: NodeState
+    services: NodeServices
+    state: NodeState
     power_off: Callable[[], None]
     settle: timedelta = SETTLE
     _notices_at: datetime | None = field(default=None, init=False)
@@ -43,32 +43,32 @@ class Agent:
 
     def tick(self) -> None:
         """Check everything once and do what is due. Never raises for errors of the cloud, systemd or the engine."""
-        now = self.life.now()
+        now = self.state.now()
         self._look_for_notices(now)
-        phase = self.life.phase
+        phase = self.state.phase
         if phase is Phase.READY:
             self._watch_engine(now)
         elif phase is Phase.FAILED:
             self._watch_failure(now)
-        if self.life.order is not None and phase is not Phase.DRAINED:
-            self._drain(self.life.order, now)
+        if self.state.order is not None and phase is not Phase.DRAINED:
+            self._drain(self.state.order, now)
 
     def ask_to_drain(self, by: DrainOwner, reason: str, deadline: timedelta) -> Order:
         """Start a drain that a user or a watchdog requests."""
-        now = self.life.now()
-        return self.life.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
+        now = self.state.now()
+        return self.state.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
 
     def _look_for_notices(self, now: datetime) -> None:
         if not is_over(self._notices_at, self.settings.metadata_poll, now):
             return
         self._notices_at = now
         try:
-            notices = self.world.cloud.notices()
+            notices = self.services.cloud.notices()
         except OSError as error:
-            self.life.warn("metadata", str(error))
+            self.state.warn("metadata", str(error))
             return
-        self.life.warn("metadata", None)
-        self.life.rebalance_advised = any(notice.kind is Notice.REBALANCE for notice in notices)
+        self.state.warn("metadata", None)
+        self.state.rebalance_advised = any(notice.kind is Notice.REBALANCE for notice in notices)
         for notice in notices:
             self._take(notice, now)
 
@@ -84,23 +84,26 @@ class Agent:
             notice_at=now if notice.kind is Notice.PREEMPTION else None,
         )
         # Each poll returns the same notice again; it changes nothing then.
-        if merge(self.life.order, order) != self.life.order:
-            self.life.order_drain(order)
+        if merge(self.state.order, order) != self.state.order:
+            self.state.order_drain(order)
 
     def _deadline(self, notice: CloudNotice, now: datetime) -> datetime:
         """Return the notice's time if the instance's clock makes it plausible, else the settings' drain deadline."""
         if notice.at is not None and now < notice.at <= now + LONGEST_NOTICE:
             return notice.at
-        if notice.at is not None and self.life.order is None:
-            self.life.warn("clock", f"a notice for {notice.at:%H:%M:%S} at {now:%H:%M:%S}: the clock is off")
+        if notice.at is not None and self.state.order is None:
+            self.state.warn(
+                "clock",
+                f"received a notice for {notice.at:%H:%M:%S} at {now:%H:%M:%S}: the clock of this instance is wrong",
+            )
         shortest = LONGEST_NOTICE - self.settings.metadata_poll * 2
         return now + min(self.settings.drain_deadline, shortest if notice.at else self.settings.drain_deadline)
 
     def _drain(self, order: Order, now: datetime) -> None:
-        load = self.world.engine.load() if self.life.has_served else EngineLoad(running=0, waiting=0)
-        self.life.requests_running = None if load is None else load.running
+        load = self.services.engine.load() if self.state.has_served else EngineLoad(running=0, waiting=0)
+        self.state.requests_running = None if load is None else load.running
         # A clock that is set back must not delay what waits for these times.
-        quiet = is_quiet(load) and (self.life.routers_know or not self.life.has_served)
+        quiet = is_quiet(load) and (self.state.routers_know or not self.state.has_served)
         self._quiet_since = min(self._quiet_since or now, now) if quiet else None
         if self._stopping_since is not None:
             self._stopping_since = min(self._stopping_since, now)
@@ -111,18 +114,18 @@ class Agent:
             quiet_since=self._quiet_since,
             stopping_since=self._stopping_since,
         )
-        settle = self.settle if self.life.has_served else timedelta()
+        settle = self.settle if self.state.has_served else timedelta()
         move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
         try:
             self._do(move, order, now, load)
         except StepError as error:
-            self.life.warn("drain", str(error))
+            self.state.warn("drain", str(error))
 
     def _engine_state(self, load: EngineLoad | None) -> UnitState:
         """Return the state of the engine's unit. Query systemd, which costs a process, only when it can matter."""
-        if self.life.has_served and load is not None and self._stopping_since is None:
+        if self.state.has_served and load is not None and self._stopping_since is None:
             return UnitState.ACTIVE
-        return self.world.units.state(engines.UNIT)
+        return self.services.units.state(engines.UNIT)
 
     def _do(self, move: DrainStep, order: Order, now: datetime, load: EngineLoad | None) -> None:
         match move:
@@ -131,69 +134,69 @@ class Agent:
             case DrainStep.STOP:
                 self._stopping_since = now
                 if load is not None:
-                    self.life.counters.requests_cut += int(load.running + load.waiting)
-                self.life.log.info("engine", outcome="stopping", requests_cut=self.life.counters.requests_cut)
-                stop_marker.mark(self.world.root)
-                self.world.units.stop(engines.UNIT)
+                    self.state.counters.requests_cut += int(load.running + load.waiting)
+                self.state.log.info("engine", outcome="stopping", requests_cut=self.state.counters.requests_cut)
+                stop_marker.mark(self.services.root)
+                self.services.units.stop(engines.UNIT)
             case DrainStep.KILL:
-                self.life.log.warning("engine", outcome="killed")
-                self.world.units.kill(engines.UNIT)
+                self.state.log.warning("engine", outcome="killed")
+                self.services.units.kill(engines.UNIT)
             case DrainStep.FINISH:
-                self.life.requests_running = 0
-                self.life.enter(Phase.DRAINED)
-                self.life.log.info(
+                self.state.requests_running = 0
+                self.state.enter(Phase.DRAINED)
+                self.state.log.info(
                     "drain",
                     outcome="finished",
                     by=order.by,
                     deadline=order.deadline,
                     notice_at=order.notice_at,
                     duration_s=max(0.0, (now - order.asked_at).total_seconds()),
-                    requests_cut=self.life.counters.requests_cut,
+                    requests_cut=self.state.counters.requests_cut,
                 )
 
     def _watch_engine(self, now: datetime) -> None:
         if not is_over(self._health_at, HEALTH_POLL, now):
             return
         self._health_at = now
-        load = self.world.engine.load() if self.world.engine.healthy() else None
-        self.life.requests_running = None if load is None else load.running
+        load = self.services.engine.load() if self.services.engine.healthy() else None
+        self.state.requests_running = None if load is None else load.running
         self._note_health(load is not None, now)
         if load is not None:
             self._unwell_since = None
             return
         self._unwell_since = min(self._unwell_since or now, now)
-        self._mend(now, self._unwell_since)
+        self._repair(now, self._unwell_since)
 
     def _note_health(self, well: bool, now: datetime) -> None:
-        if well and not self.life.engine_well:
+        if well and not self.state.engine_well:
             unwell_s = (now - (self._unwell_since or now)).total_seconds()
-            self.life.log.info("engine", outcome="healthy", duration_s=unwell_s)
-        elif self.life.engine_well and not well:
-            self.life.log.warning("engine", outcome="unhealthy")
-        self.life.engine_well = well
+            self.state.log.info("engine", outcome="healthy", duration_s=unwell_s)
+        elif self.state.engine_well and not well:
+            self.state.log.warning("engine", outcome="unhealthy")
+        self.state.engine_well = well
 
-    def _mend(self, now: datetime, unwell_since: datetime) -> None:
+    def _repair(self, now: datetime, unwell_since: datetime) -> None:
         """Restart an engine that systemd no longer restarts. Fail the instance after too many starts or too long."""
-        state = self.world.units.state(engines.UNIT)
-        starts = self.life.counters.engine_starts
-        if state in (UnitState.FAILED, UnitState.INACTIVE):
-            self.life.log.error("engine", outcome="crashed", starts=starts)
+        unit_state = self.services.units.state(engines.UNIT)
+        starts = self.state.counters.engine_starts
+        if unit_state in (UnitState.FAILED, UnitState.INACTIVE):
+            self.state.log.error("engine", outcome="crashed", starts=starts)
             if starts > RESTARTS:
-                self.life.enter(Phase.FAILED, f"the engine ended again after {starts} starts")
+                self.state.enter(Phase.FAILED, f"the engine stopped again after {starts} starts")
                 return
-            self.life.counters.engine_starts += 1
+            self.state.counters.engine_starts += 1
             try:
-                self.world.units.start(engines.UNIT)
+                self.services.units.start(engines.UNIT)
             except StepError as error:
-                self.life.warn("engine", str(error))
+                self.state.warn("engine", str(error))
             else:
-                self.life.log.info("engine", outcome="started", starts=starts + 1)
+                self.state.log.info("engine", outcome="started", starts=starts + 1)
         if now - unwell_since >= self.settings.boot_limits.engine:
             limit = self.settings.boot_limits.engine.total_seconds()
-            self.life.enter(Phase.FAILED, f"the engine gave no healthy answer for {limit:.0f} s")
+            self.state.enter(Phase.FAILED, f"the engine was not healthy for {limit:.0f} s")
 
     def _watch_failure(self, now: datetime) -> None:
         """Power off a failed instance after `power_off_after`: it costs money, but operators need time to inspect."""
-        if now - self.life.since >= self.settings.power_off_after and not self._powered_off:
+        if now - self.state.since >= self.settings.power_off_after and not self._powered_off:
             self._powered_off = True
             self.power_off()

@@ -36,14 +36,14 @@ class Ec2Side:
         """Read the secret `ssm:/name`. Raises OSError."""
         kind, _, name = where.partition(":")
         if kind != "ssm" or not name:
-            raise OSError(f"secret {where!r}: on AWS it is ssm:/name")
+            raise OSError(f"secret {where!r}: on AWS it must be ssm:/name")
         return signed.get_parameter(self._session, name)
 
     def store(self, bucket: str) -> ObjectStore:
         """Open the models' bucket `s3://name`. Raises OSError."""
         parts = urlsplit(bucket)
         if parts.scheme != "s3":
-            raise OSError(f"bucket {bucket!r}: on AWS it is s3://name")
+            raise OSError(f"bucket {bucket!r}: on AWS it must be s3://name")
         return signed.S3Store(self._session, parts.netloc)
 
 

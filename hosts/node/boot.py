@@ -46,8 +46,8 @@ class BootSequence:
     """The boot of one instance."""
 
     settings: InstanceSettings
-    world: NodeServices
-    life: NodeState
+    services: NodeServices
+    state: NodeState
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Protects the served revision from eviction while the agent runs."""
     _model: Path | None = field(default=None, init=False)
@@ -63,7 +63,7 @@ class BootSequence:
             (Phase.ENGINE, self._engine, limits.engine),
             (Phase.WARM_UP, self._warm_up, limits.warm_up),
         ]
-        if self._goes_on():
+        if self._adopt_running_engine():
             return True
         try:
             self._check_driver()
@@ -72,41 +72,46 @@ class BootSequence:
         except StoppedError:
             return False
         except StepError as error:
-            self.life.enter(Phase.FAILED, str(error))
+            self.state.enter(Phase.FAILED, str(error))
             return False
-        self.life.engine_well = True
-        self.life.enter(Phase.READY)
+        self.state.engine_well = True
+        self.state.enter(Phase.READY)
         return True
 
     def replace_engine(self, digest: str, path: Path) -> None:
         """Serve another revision, stored at `path`. Raises StepError, StoppedError; the engine is not ready then."""
         limits = self.settings.boot_limits
         self._model = path
-        self.life.serve(digest)
+        self.state.serve(digest)
         self.lease.enter_context(Cache(self.cache_root).lease(digest))
         self._do(Phase.ENGINE, self._engine, limits.engine)
         self._do(Phase.WARM_UP, self._warm_up, limits.warm_up)
-        self.life.engine_well = True
-        self.life.enter(Phase.READY)
+        self.state.engine_well = True
+        self.state.enter(Phase.READY)
 
-    def _goes_on(self) -> bool:
+    def _adopt_running_engine(self) -> bool:
         """Return whether only the agent restarted: engine and model still run, and are left undisturbed."""
-        life = self.life
-        if not life.has_served or life.digest is None or life.order is not None or not self.world.engine.healthy():
+        state = self.state
+        if (
+            not state.has_served
+            or state.digest is None
+            or state.order is not None
+            or not self.services.engine.healthy()
+        ):
             return False
         cache = Cache(self.cache_root)
-        self._model = cache.find_digest(life.digest)
+        self._model = cache.find_digest(state.digest)
         if self._model is None:
             return False
-        self.lease.enter_context(cache.lease(life.digest))
-        life.engine_well = True
-        life.enter(Phase.READY)
+        self.lease.enter_context(cache.lease(state.digest))
+        state.engine_well = True
+        state.enter(Phase.READY)
         return True
 
     def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
-        self._go_on()
-        step = self.life.begin_step(phase)
-        with timed(self.life.log, "boot_step", step=phase.value) as line:
+        self._check_not_draining()
+        step = self.state.begin_step(phase)
+        with timed(self.state.log, "boot_step", step=phase.value) as line:
             try:
                 self._try(step, action, step.started + limit)
             finally:
@@ -123,60 +128,68 @@ class BootSequence:
             except StepError as error:
                 self._end(step, str(error))
                 wait_s = _BACKOFF_S[min(step.attempts, len(_BACKOFF_S)) - 1]
-                if step.attempts >= ATTEMPTS or self.life.now() + timedelta(seconds=wait_s) >= deadline:
-                    raise StepError(f"{step.phase.value}, after {step.attempts} tries: {error}") from error
+                if step.attempts >= ATTEMPTS or self.state.now() + timedelta(seconds=wait_s) >= deadline:
+                    raise StepError(f"{step.phase.value} failed after {step.attempts} attempts: {error}") from error
                 self._pause(wait_s)
             else:
                 self._end(step, None)
                 return
 
     def _end(self, step: BootStep, error: str | None) -> None:
-        step.ended, step.error = self.life.now(), error
+        step.ended, step.error = self.state.now(), error
 
-    def _go_on(self) -> None:
-        if self.life.order is not None:
+    def _check_not_draining(self) -> None:
+        if self.state.order is not None:
             raise StoppedError
 
     def _pause(self, seconds: float) -> None:
         # Count sleeps instead of reading the clock: a clock that is set back during the boot would extend the pause.
         for _ in range(round(seconds / _LOOK_AGAIN_S)):
-            self._go_on()
-            self.world.sleep(_LOOK_AGAIN_S)
+            self._check_not_draining()
+            self.services.sleep(_LOOK_AGAIN_S)
 
     def _check_driver(self) -> None:
         """Raise HopelessError if the driver is too old. An unknown driver version does not prevent the boot."""
-        version = driver.installed(self.world.root)
+        version = driver.installed(self.services.root)
         if version is not None and (why := driver.why_too_old(version, self.settings.engine)):
             raise HopelessError(why)
 
     def _disks(self, _deadline: datetime) -> None:
         mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
-        found = self.world.disks.prepare(mount_point)
-        self.life.warn("disks", disks.missing(found, self.settings.cloud, self.world.cloud.machine_type))
+        found = self.services.disks.prepare(mount_point)
+        self.state.warn("disks", disks.missing(found, self.settings.cloud, self.services.cloud.machine_type))
 
     def _cache(self, deadline: datetime) -> None:
         cache = Cache(self.cache_root)
-        store = self.world.cloud.store(self.settings.bucket)
+        store = self.services.cloud.store(self.settings.bucket)
         progress = Progress()
-        rest = (deadline - self.life.now()).total_seconds()
+        rest = (deadline - self.state.now()).total_seconds()
 
-        def go_on() -> None:
-            self._go_on()
-            if self.life.now() >= deadline:
+        def check_time() -> None:
+            self._check_not_draining()
+            if self.state.now() >= deadline:
                 done, size = progress.fetched + progress.kept, progress.total
-                raise StepError(f"model {self.settings.model}: {done} of {size} bytes are here and its time is over")
+                raise StepError(
+                    f"model {self.settings.model}: {done} of {size} bytes fetched when the time limit was reached"
+                )
 
-        sync = Sync(store=store, cache=cache, model=self.settings.model, lock_limit_s=max(1.0, rest), go_on=go_on)
+        sync = Sync(
+            store=store,
+            cache=cache,
+            model=self.settings.model,
+            lock_limit_s=max(1.0, rest),
+            raise_if_stopped=check_time,
+        )
         try:
             digest = served_digest(store, self.settings.model)
-            self.life.serve(digest)
+            self.state.serve(digest)
             self._model = self.bring(sync, digest, progress)
         except (NoSpaceError, ManifestError) as error:
             raise HopelessError(f"model {self.settings.model}: {error}") from error
         except (CacheError, CorruptError, OSError, ValueError) as error:
             raise StepError(f"model {self.settings.model}: {error}") from error
         finally:
-            counters = self.life.counters
+            counters = self.state.counters
             counters.bytes_fetched += progress.fetched
             counters.bytes_kept += progress.kept
             counters.cache_retries += progress.retries
@@ -186,9 +199,9 @@ class BootSequence:
     def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
         """Fetch a revision into the cache; in production only an approved one. Raises what `Sync.bring` raises."""
         check_approved(sync.store, sync.model, digest, self.settings.environment)
-        with timed(self.life.log, "cache", model=self.settings.model, digest=digest) as line:
+        with timed(self.state.log, "cache", model=self.settings.model, digest=digest) as line:
             try:
-                return sync.bring(digest, self.life.now(), progress)
+                return sync.bring(digest, self.state.now(), progress)
             finally:
                 line |= {
                     "bytes_fetched": progress.fetched,
@@ -199,7 +212,7 @@ class BootSequence:
     @property
     def cache_root(self) -> Path:
         """The folder of the model cache on this machine."""
-        return self.settings.cache_under(self.world.root)
+        return self.settings.cache_under(self.services.root)
 
     def engine_unit(self) -> str:
         """Return the text of the engine's unit. Raises HopelessError for invalid engine arguments."""
@@ -210,61 +223,65 @@ class BootSequence:
             image=settings.engine.image,
             model_path=PurePosixPath(self._model),
             served_name=settings.served_name,
-            host=self.world.cloud.address,
+            host=self.services.cloud.address,
             shutdown_timeout_s=int(settings.drain_deadline.total_seconds()),
             args=settings.engine.args,
             env=settings.engine.env,
         )
         try:
             # The device of EFA, if the machine has one.
-            devices = [device for device in ("/dev/infiniband",) if (self.world.root / device.lstrip("/")).exists()]
+            devices = [
+                device for device in ("/dev/infiniband",) if (self.services.root / device.lstrip("/")).exists()
+            ]
             return engines.engine_unit(
                 serve,
                 cache_dir=PurePosixPath(self.cache_root),
-                key_file=PurePosixPath(engine_key.place(self.world.root)),
-                stopping_file=PurePosixPath(stop_marker.place(self.world.root)),
+                key_file=PurePosixPath(engine_key.key_path(self.services.root)),
+                stopping_file=PurePosixPath(stop_marker.path_of(self.services.root)),
                 devices=devices,
             )
         except engines.ArgumentError as error:
             raise HopelessError(str(error)) from error
 
     def _engine(self, deadline: datetime) -> None:
-        units = self.world.units
+        units = self.services.units
         self._exporter()
-        another_key = engine_key.lay(self.world.root, self.settings.engine.kind, self._engine_key())
+        another_key = engine_key.write_key(self.services.root, self.settings.engine.kind, self._engine_key())
         changed = units.install(engines.UNIT, self.engine_unit()) or another_key
         state = units.state(engines.UNIT)
         if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
             # The revision, key or arguments changed: stop the running engine first.
-            self.life.log.info("engine", outcome="stopping", detail="its unit or key changed")
+            self.state.log.info("engine", outcome="stopping", detail="its unit or key changed")
             units.stop(engines.UNIT)
             self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
             state = UnitState.INACTIVE
         if state not in (UnitState.ACTIVE, UnitState.ACTIVATING):
-            self._go_on()
+            self._check_not_draining()
             units.start(engines.UNIT)
-            self.life.counters.engine_starts += 1
-            self.life.log.info("engine", outcome="started", starts=self.life.counters.engine_starts)
+            self.state.counters.engine_starts += 1
+            self.state.log.info("engine", outcome="started", starts=self.state.counters.engine_starts)
         self._node_exporter()
         look = 0
-        while not self.world.engine.healthy():
+        while not self.services.engine.healthy():
             look += 1
             # A systemd query costs a process; a query of the engine costs almost nothing.
             if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
-                self.life.log.error("engine", outcome="crashed", starts=self.life.counters.engine_starts)
-                hint = driver.suspicion(driver.installed(self.world.root))
-                raise StepError(f"the engine ended while it loaded; its words are in the journal of its unit{hint}")
-            if self.life.now() >= deadline:
-                raise StepError("the engine did not become healthy in its time")
-            self._go_on()
-            self.world.sleep(_LOOK_AGAIN_S)
+                self.state.log.error("engine", outcome="crashed", starts=self.state.counters.engine_starts)
+                hint = driver.suspicion(driver.installed(self.services.root))
+                raise StepError(
+                    f"the engine stopped during its start; the journal of {engines.UNIT} has its log{hint}"
+                )
+            if self.state.now() >= deadline:
+                raise StepError("the engine did not become healthy within its time limit")
+            self._check_not_draining()
+            self.services.sleep(_LOOK_AGAIN_S)
 
     def _engine_key(self) -> str:
         """Return the engine's API key. Raises StepError without one: no engine starts without authentication."""
         if self._key is None:
             place = self.settings.engine_key
             try:
-                key = self.world.cloud.secret(place).strip()
+                key = self.services.cloud.secret(place).strip()
             except OSError as error:
                 raise StepError(f"the engine's key cannot be read: {error}") from error
             hide(key)
@@ -275,36 +292,36 @@ class BootSequence:
 
     def _exporter(self) -> None:
         """Start the GPU exporter for the watchdogs. If it fails, the instance serves and shows a warning."""
-        text = engines.dcgm_unit(self.settings.dcgm_image, host=self.world.cloud.address)
-        self._start_beside(engines.DCGM_UNIT, text, warning="exporter")
+        text = engines.dcgm_unit(self.settings.dcgm_image, host=self.services.cloud.address)
+        self._start_second_unit(engines.DCGM_UNIT, text, warning="exporter")
 
     def _node_exporter(self) -> None:
         """Start the exporter of host metrics, if the settings enable it. Operators use these metrics."""
         if self.settings.node_exporter_image is not None:
-            text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.world.cloud.address)
-            self._start_beside(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
+            text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.services.cloud.address)
+            self._start_second_unit(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
 
-    def _start_beside(self, unit: str, text: str, *, warning: str) -> None:
+    def _start_second_unit(self, unit: str, text: str, *, warning: str) -> None:
         """Start a unit that the engine does not need. An error becomes a warning of the instance."""
-        units = self.world.units
+        units = self.services.units
         try:
             units.install(unit, text)
             if units.state(unit) is not UnitState.ACTIVE:
                 units.start(unit)
-            self.life.warn(warning, None)
+            self.state.warn(warning, None)
         except StepError as error:
-            self.life.warn(warning, str(error))
+            self.state.warn(warning, str(error))
 
     def _wait_for(self, unit: str, states: tuple[UnitState, ...], deadline: datetime) -> None:
-        while self.world.units.state(unit) not in states:
-            if self.life.now() >= deadline:
-                raise StepError(f"{unit} did not become {states[0]} in its time")
-            self.world.sleep(_LOOK_AGAIN_S)
+        while self.services.units.state(unit) not in states:
+            if self.state.now() >= deadline:
+                raise StepError(f"{unit} did not become {states[0]} within its time limit")
+            self.services.sleep(_LOOK_AGAIN_S)
 
     def _warm_up(self, _deadline: datetime) -> None:
-        self.world.engine.warm_up(self._engine_key())
-        cloud = self.world.cloud
+        self.services.engine.warm_up(self._engine_key())
+        cloud = self.services.cloud
         report = health.check(cloud.address, health.expected_gpus(self.settings.cloud, cloud.machine_type))
         if report.broken:
             raise HopelessError(f"GPU: {report.broken}")
-        self.life.warn("gpu", report.unknown)
+        self.state.warn("gpu", report.unknown)

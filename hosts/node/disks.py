@@ -36,7 +36,7 @@ def read_lsblk(text: str) -> tuple[Device, ...]:
     try:
         return tuple(_device(entry) for entry in json.loads(text)["blockdevices"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StepError(f"lsblk said nothing that can be read: {error!r}") from error
+        raise StepError(f"lsblk: its output cannot be parsed: {error!r}") from error
 
 
 def _device(entry: Mapping[str, Any]) -> Device:
@@ -116,5 +116,5 @@ def missing(found: int, cloud: Cloud, machine_type: str) -> str | None:
         return None
     if machine.nvme_optional or found >= machine.nvme_disks:
         return None
-    where = "models go to the system's disk" if found == 0 else "the cache is smaller and slower"
-    return f"{found} of {machine.nvme_disks} local NVMe disks of a {machine_type} are there: {where}"
+    where = "models are stored on the system disk" if found == 0 else "the cache is smaller and slower"
+    return f"found {found} of the {machine.nvme_disks} local NVMe disks of a {machine_type}: {where}"

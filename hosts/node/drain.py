@@ -35,7 +35,7 @@ class DrainStep(StrEnum):
     WAIT = "wait"
     STOP = "stop the engine"
     KILL = "kill the engine"
-    FINISH = "say drained"
+    FINISH = "report drained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelt
     if scene.engine in (UnitState.INACTIVE, UnitState.FAILED):
         return DrainStep.FINISH
     if scene.stopping_since is not None:
-        patience = min(order.deadline - margin / 4, scene.stopping_since + margin)
+        kill_at = min(order.deadline - margin / 4, scene.stopping_since + margin)
         # An engine stopped early, with no requests, gets the whole margin to stop; one stopped late gets less.
-        return DrainStep.KILL if scene.now >= max(patience, scene.stopping_since + margin / 4) else DrainStep.WAIT
+        return DrainStep.KILL if scene.now >= max(kill_at, scene.stopping_since + margin / 4) else DrainStep.WAIT
     if scene.now >= _latest_stop(order, margin=margin, settle=settle):
         return DrainStep.STOP
     if scene.quiet_since is not None and scene.now - scene.quiet_since >= settle:

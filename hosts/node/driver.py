@@ -39,17 +39,17 @@ def why_too_old(version: str, engine: EngineSettings) -> str | None:
     if _unchecked(engine.env):
         return None
     stated = engine.env.get(REQUIRE)
-    told = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
-    if stated is not None and told is None:
+    stated_cuda = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
+    if stated is not None and stated_cuda is None:
         # NVIDIA's runtime evaluates alternatives and brands.
         return None
-    cuda = int(told[1]) if told else BUILT_WITH[engine.kind]
+    cuda = int(stated_cuda[1]) if stated_cuda else BUILT_WITH[engine.kind]
     least = LEAST_DRIVER.get(cuda)
     if least is None or _branch(version) >= least:
         return None
     return (
-        f"GPU driver: is {version}, and an engine built with CUDA {cuda} needs {least} or newer: take a machine "
-        "image with that driver, or an engine image built with an older CUDA and say so in its env "
+        f"GPU driver: is {version}, but an engine built with CUDA {cuda} needs {least} or newer: use a machine "
+        "image with that driver, or an engine image built with an older CUDA, stated in its env "
         f"({REQUIRE}: cuda>=…)"
     )
 

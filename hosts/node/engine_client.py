@@ -44,13 +44,13 @@ class HttpEngine:
         """Send one small request, so that the first user does not wait for lazy initialization. Raises StepError."""
         body = json.dumps({"model": self._served_name, "prompt": "Hello", "max_tokens": 4}).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        wish = urllib.request.Request(f"{self._url}/v1/completions", data=body, headers=headers)
+        request = urllib.request.Request(f"{self._url}/v1/completions", data=body, headers=headers)
         try:
-            found = json.loads(fetch(wish, _WARM_UP_TIMEOUT_S))
+            found = json.loads(fetch(request, _WARM_UP_TIMEOUT_S))
         except urllib.error.HTTPError as error:
-            words = error.read(300).decode(errors="replace")
-            raise StepError(f"the first request got HTTP {error.code}: {words}") from error
+            body_text = error.read(300).decode(errors="replace")
+            raise StepError(f"the first request returned HTTP {error.code}: {body_text}") from error
         except (OSError, ValueError) as error:
             raise StepError(f"the first request failed: {error}") from error
         if not isinstance(found, dict) or not cast("dict[str, Any]", found).get("choices"):
-            raise StepError("the first request got an answer without choices")
+            raise StepError("the response to the first request contains no choices")

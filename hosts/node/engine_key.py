@@ -8,14 +8,14 @@ from serving import engine as engines
 from serving.engine import EngineKind
 
 
-def place(root: Path) -> Path:
+def key_path(root: Path) -> Path:
     """Return the path of the key file below the path prefix `root`."""
     return root / engines.KEY_FILE.relative_to("/")
 
 
-def lay(root: Path, kind: EngineKind, key: str) -> bool:
+def write_key(root: Path, kind: EngineKind, key: str) -> bool:
     """Write the key file atomically. True if its content changed. Raises StepError."""
-    path = place(root)
+    path = key_path(root)
     text = f"{engines.INTERFACES[kind].key_variable}={key}\n"
     try:
         if path.is_file() and path.read_text("utf-8") == text:

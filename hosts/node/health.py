@@ -44,7 +44,7 @@ def check(address: str, expected: int | None = None) -> HealthReport:
     try:
         return judge(parse(fetch(url, _TIMEOUT_S).decode()), expected)
     except (OSError, ValueError) as error:
-        return HealthReport(unknown=f"the GPU exporter gives no numbers: {error}")
+        return HealthReport(unknown=f"the GPU exporter did not return metrics: {error}")
 
 
 def judge(samples: Iterable[Sample], expected: int | None = None) -> HealthReport:
@@ -52,14 +52,14 @@ def judge(samples: Iterable[Sample], expected: int | None = None) -> HealthRepor
     page = [sample for sample in samples if not metrics.is_blank(sample.value)]
     gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
     if not gpus:
-        return HealthReport(unknown="the GPU exporter names no GPU")
+        return HealthReport(unknown="the GPU exporter reports no GPU")
     if expected is not None and len(gpus) < expected:
-        return HealthReport(broken=f"{len(gpus)} of {expected} GPUs answer")
+        return HealthReport(broken=f"the GPU exporter reports {len(gpus)} of {expected} GPUs")
     for sample in page:
         where = f"GPU {sample.labels.get('gpu')}"
         if sample.name == metrics.XID_ERRORS.name and sample.value not in HARMLESS_XIDS:
             return HealthReport(broken=f"{where}: XID error {sample.value:.0f}")
-        for metric, words in _FATAL:
+        for metric, defect in _FATAL:
             if sample.name == metric.name and sample.value > 0:
-                return HealthReport(broken=f"{where}: {words} ({sample.value:.0f})")
+                return HealthReport(broken=f"{where}: {defect} ({sample.value:.0f})")
     return HealthReport()

@@ -13,19 +13,19 @@ MOST_BYTES: Final = 32 << 20
 _PIECE: Final = 64 << 10
 
 
-def fetch(wish: urllib.request.Request | str, limit_s: float) -> bytes:
+def fetch(request: urllib.request.Request | str, limit_s: float) -> bytes:
     """Return the body of a successful response within `limit_s` seconds. Raises OSError; HTTPError for an error."""
     until = time.monotonic() + limit_s
     found = bytearray()
     try:
-        with urllib.request.urlopen(wish, timeout=limit_s) as opened:
+        with urllib.request.urlopen(request, timeout=limit_s) as opened:
             answer = cast("HTTPResponse", opened)
             while piece := answer.read1(_PIECE):
                 found += piece
                 if time.monotonic() > until or len(found) > MOST_BYTES:
-                    raise TimeoutError(f"no end of its answer after {len(found)} bytes and {limit_s:g} s")
+                    raise TimeoutError(f"incomplete response after {len(found)} bytes and {limit_s:g} s")
             if answer.length:
-                raise ConnectionError(f"its answer broke off after {len(found)} bytes")
+                raise ConnectionError(f"the connection was closed after {len(found)} bytes of the response")
     except (HTTPException, ValueError) as error:
-        raise ConnectionError(f"its answer is no HTTP: {error!r}"[:200]) from error
+        raise ConnectionError(f"not a valid HTTP response: {error!r}"[:200]) from error
     return bytes(found)

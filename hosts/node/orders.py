@@ -46,7 +46,7 @@ class Nonces:
             oldest = (self._now() - REMEMBERED).timestamp()
             self._taken = {key: when for key, when in self._taken.items() if when > oldest}
             if nonce in self._taken:
-                raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was taken already: sign another one")
+                raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was accepted already: sign a new one")
             if len(self._taken) >= MOST:
                 raise OrderRefusedError(OrderRefusal.TOO_MANY, f"{MOST} orders within {REMEMBERED}: try again later")
             self._taken[nonce] = at.timestamp()
@@ -60,7 +60,10 @@ class Nonces:
             # A full disk must not prevent a drain; orders that cannot be read back are refused by their time.
             with contextlib.suppress(OSError):
                 self._file.unlink(missing_ok=True)
-            self._warn("orders", f"{self._file}: {error.strerror}; orders taken are remembered by this process alone")
+            self._warn(
+                "orders",
+                f"{self._file}: {error.strerror}; accepted orders are remembered only until the agent restarts",
+            )
         else:
             self._warn("orders", None)
 
@@ -90,7 +93,9 @@ class Orders:
         claim = read_header(authorization)
         key = self._keys.get(claim.fingerprint)
         if key is None:
-            message = f"key {claim.fingerprint[:12]} is unknown here; known: {', '.join(k[:12] for k in self._keys)}"
+            message = (
+                f"key {claim.fingerprint[:12]} is not accepted; accepted: {', '.join(k[:12] for k in self._keys)}"
+            )
             raise OrderRefusedError(OrderRefusal.UNKNOWN_KEY, message)
         if not key.may_verify(claim.signature):
             raise _bad_signature()
@@ -112,12 +117,12 @@ class Orders:
     def _check_time(self, at: datetime) -> None:
         now, earliest = self._now(), self._nonces.earliest
         if abs(now - at) > WINDOW or (earliest is not None and at < earliest):
-            message = f"signed at {_text(at)}; the clock here says {_text(now)}"
+            message = f"signed at {_text(at)}; this instance's clock is at {_text(now)}"
             raise OrderRefusedError(OrderRefusal.WRONG_TIME, message, now)
 
 
 def _bad_signature() -> OrderRefusedError:
-    return OrderRefusedError(OrderRefusal.BAD_SIGNATURE, "the signature is not of this body and that key")
+    return OrderRefusedError(OrderRefusal.BAD_SIGNATURE, "the signature does not match this body and key")
 
 
 def _text(moment: datetime) -> str:

@@ -9,19 +9,21 @@ from serving.exposition import Sample, render_family
 from serving.metrics import Metric
 
 
-def render(life: NodeState) -> str:
+def render(state: NodeState) -> str:
     """Render the metrics page."""
     families: list[str] = []
-    for metric, samples in _values(life):
-        lines = [Sample(name=metric.name, labels={"pool": life.pool, **more}, value=value) for more, value in samples]
+    for metric, samples in _values(state):
+        lines = [
+            Sample(name=metric.name, labels={"pool": state.pool, **more}, value=value) for more, value in samples
+        ]
         families.append(render_family(metric.name, metric.kind, metric.meaning, lines))
     return "".join(families)
 
 
-def _values(life: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str], float]]]]:
-    counters, steps, order = life.counters, life.steps(), life.order
-    yield metrics.NODE_PHASE, [({"phase": phase.value}, float(phase is life.phase)) for phase in Phase]
-    yield metrics.NODE_PHASE_SINCE, [({}, life.since.timestamp())]
+def _values(state: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str], float]]]]:
+    counters, steps, order = state.counters, state.steps(), state.order
+    yield metrics.NODE_PHASE, [({"phase": phase.value}, float(phase is state.phase)) for phase in Phase]
+    yield metrics.NODE_PHASE_SINCE, [({}, state.since.timestamp())]
     yield (
         metrics.NODE_BOOT_SECONDS,
         [
@@ -40,5 +42,5 @@ def _values(life: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str]
     yield metrics.NODE_DRAINING, [({}, float(order is not None))]
     if order is not None:
         yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]
-    yield metrics.NODE_ORDER_KEY, [({"key": key}, 1.0) for key in life.order_keys]
+    yield metrics.NODE_ORDER_KEY, [({"key": key}, 1.0) for key in state.order_keys]
     yield metrics.NODE_REQUESTS_CUT, [({}, counters.requests_cut)]

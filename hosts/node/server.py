@@ -42,16 +42,16 @@ class _Api:
 
     def __init__(
         self,
-        life: NodeState,
+        state: NodeState,
         checked: Orders,
         ask: Callable[[DrainOwner, str, timedelta], Order],
         switch: Callable[[str], object],
     ) -> None:
-        self._life, self._checked, self._ask, self._switch = life, checked, ask, switch
+        self._state, self._checked, self._ask, self._switch = state, checked, ask, switch
         self._routes = Routes(
             {
-                "GET /status": lambda _: _json(HTTPStatus.OK, life.status()),
-                "GET /metrics": lambda _: Answer(body=page.render(life), content_type=CONTENT_TYPE),
+                "GET /status": lambda _: _json(HTTPStatus.OK, state.status()),
+                "GET /metrics": lambda _: Answer(body=page.render(state), content_type=CONTENT_TYPE),
                 "GET /healthz": lambda _: Answer(body="ok\n"),
                 f"POST {orders.PATH}": self._order,
             }
@@ -74,7 +74,7 @@ class _Api:
             raise OrderRefusedError(_LENGTHS[error.status], str(error)) from error
         claim = self._checked.claim(request.header("Authorization") or "")
         self._carry_out(self._checked.take(claim, request.body(orders.LARGEST)))
-        return _json(HTTPStatus.ACCEPTED, self._life.status())
+        return _json(HTTPStatus.ACCEPTED, self._state.status())
 
     def _carry_out(self, order: AgentOrder) -> None:
         """Execute an accepted order. Raises OrderRefusedError (BUSY)."""
@@ -90,7 +90,7 @@ class _Api:
     def _refuse(self, request: HttpRequest, status: HTTPStatus, error: OrderRefusedError | RequestError) -> Answer:
         """Log and return a refusal. `now` gives the sender the time of this agent's clock."""
         refused = error if isinstance(error, OrderRefusedError) else None
-        self._life.log.warning(
+        self._state.log.warning(
             "request" if refused is None else "order",
             outcome="refused",
             code=None if refused is None else refused.code.value,
@@ -112,19 +112,19 @@ def _json(status: HTTPStatus, value: object) -> Answer:
 
 
 class _Check(BoundedServer):
-    def __init__(self, address: tuple[str, int], life: NodeState) -> None:
-        self.life = life
+    def __init__(self, address: tuple[str, int], state: NodeState) -> None:
+        self.state = state
         super().__init__(address, _CheckHandler, ServerLimits())
 
 
 class _CheckHandler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         assert isinstance(self.server, _Check)
-        self.request.sendall(self.server.life.agent_check(self.client_address[0]).encode() + b"\n")
+        self.request.sendall(self.server.state.agent_check(self.client_address[0]).encode() + b"\n")
 
 
 def serve(  # noqa: PLR0913 - the dependencies of both servers
-    life: NodeState,
+    state: NodeState,
     *,
     address: str,
     checked: Orders,
@@ -133,6 +133,6 @@ def serve(  # noqa: PLR0913 - the dependencies of both servers
     ports: tuple[int, int] = (HTTP_PORT, CHECK_PORT),
 ) -> tuple[HttpServer, BoundedServer]:
     """Start both servers in their own threads. Raises OSError if a port is in use."""
-    http = HttpServer((address, ports[0]), _Api(life, checked, ask, switch).answer, product="gpufleet-node")
-    check = _Check((address, ports[1]), life)
+    http = HttpServer((address, ports[0]), _Api(state, checked, ask, switch).answer, product="gpufleet-node")
+    check = _Check((address, ports[1]), state)
     return http.start("http"), check.start("agent-check")

@@ -170,15 +170,15 @@ class NodeState:
             self._digest = digest
             self._save()
 
-    def warn(self, what: str, words: str | None) -> None:
+    def warn(self, subject: str, message: str | None) -> None:
         """Set a warning about a problem that does not prevent serving; None clears it."""
         with self._lock:
-            before = self._warnings.get(what)
-            if words is None:
-                self._warnings.pop(what, None)
+            before = self._warnings.get(subject)
+            if message is None:
+                self._warnings.pop(subject, None)
             else:
-                self._warnings[what] = words
-            log_change(self.log, what, before, words)
+                self._warnings[subject] = message
+            log_change(self.log, subject, before, message)
 
     def agent_check(self, router: str | None = None) -> str:
         """Return the answer to HAProxy's agent check. `router`: the caller's address; None if it is not a router."""
@@ -266,8 +266,8 @@ class NodeState:
             write_atomically(self._file, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
             # A full disk must not prevent a drain.
-            words = f"{self._file}: {error.strerror}; an agent that starts again would not know of this phase"
-            self.warn("state", words)
+            message = f"{self._file}: {error.strerror}; the agent cannot restore this phase after a restart"
+            self.warn("state", message)
         else:
             self.warn("state", None)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from serving import engine as engines
 
 
-def place(root: Path) -> Path:
+def path_of(root: Path) -> Path:
     """Return the path of the marker file below the path prefix `root`."""
     return root / engines.STOPPING_FILE.relative_to("/")
 
@@ -15,4 +15,4 @@ def mark(root: Path) -> None:
     """Mark that no router sends requests any more, so that the engine's unit does not wait for that again."""
     # Without the file the unit waits: the stop takes longer, without other harm.
     with suppress(OSError):
-        place(root).touch()
+        path_of(root).touch()

@@ -33,19 +33,19 @@ class RevisionSwitch:
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
-    def life(self) -> NodeState:
-        return self.boot.life
+    def state(self) -> NodeState:
+        return self.boot.state
 
     def ask(self, digest: str) -> threading.Thread | None:
         """Start the switch to `digest`; None if it is already served. Raises SwitchBusyError."""
-        if digest == self.life.digest and self.life.ready:
+        if digest == self.state.digest and self.state.ready:
             return None
-        if not self.life.ready:
+        if not self.state.ready:
             raise SwitchBusyError(
-                f"the instance is {self.life.phase.value}; only one that is ready changes its revision"
+                f"the instance is {self.state.phase.value}; only a ready instance can switch its revision"
             )
         if not self._guard.acquire(blocking=False):
-            raise SwitchBusyError("it changes its revision already")
+            raise SwitchBusyError("a switch to another revision is already in progress")
         thread = threading.Thread(target=self._guarded, args=(digest,), name="switch", daemon=True)
         thread.start()
         return thread
@@ -53,13 +53,13 @@ class RevisionSwitch:
     def follow(self) -> str | None:
         """Fetch the revision that the bucket declares as served into the cache. Return the error message, or None."""
         settings = self.boot.settings
-        if not self.life.ready:
+        if not self.state.ready:
             return None
         try:
-            digest = served_digest(self.boot.world.cloud.store(settings.bucket), settings.model)
-            if digest != self.life.digest:
+            digest = served_digest(self.boot.services.cloud.store(settings.bucket), settings.model)
+            if digest != self.state.digest:
                 self._bring(digest)
-            self.life.staged = digest
+            self.state.staged = digest
         except StoppedError:
             return None
         except (CacheError, ManifestError, OSError, ValueError) as error:
@@ -74,59 +74,64 @@ class RevisionSwitch:
 
     def change(self, digest: str) -> None:
         """Switch to `digest`, or roll back. Never raises for external errors; `NodeState` records the result."""
-        life, before = self.life, self.life.digest
-        life.switching_to, life.switch_error = digest, None
+        state, before = self.state, self.state.digest
+        state.switching_to, state.switch_error = digest, None
         try:
             path = self._bring(digest)
         except (CacheError, ManifestError, OSError, ValueError) as error:
-            life.switching_to, life.switch_error = None, f"{digest[:12]}: {error}"
+            state.switching_to, state.switch_error = None, f"{digest[:12]}: {error}"
             return
         except StoppedError:
-            life.switching_to, life.switch_error = None, f"{digest[:12]}: the instance drains"
+            state.switching_to, state.switch_error = None, f"{digest[:12]}: the instance drains"
             return
         try:
             self._wait_until_quiet()
             self._serve(digest, path, before)
         except StoppedError:
             # A drain started: its owner takes over.
-            life.switch_error = f"{digest[:12]}: the instance drains"
+            state.switch_error = f"{digest[:12]}: the instance drains"
         finally:
-            life.switching_to = None
+            state.switching_to = None
 
     def _serve(self, digest: str, path: Path, before: str | None) -> None:
         try:
             self.boot.replace_engine(digest, path)
             return
         except StepError as error:
-            self.life.switch_error = f"{digest[:12]}: {error}"
+            self.state.switch_error = f"{digest[:12]}: {error}"
         old = Cache(self.boot.cache_root).find_digest(before) if before else None
         try:
             if before is None or old is None:
-                raise StepError("the revision before is gone from the cache")
+                raise StepError("the previous revision is no longer in the cache")
             self.boot.replace_engine(before, old)
         except StepError as error:
-            self.life.enter(Phase.FAILED, f"{self.life.switch_error}; and the way back: {error}")
+            self.state.enter(Phase.FAILED, f"{self.state.switch_error}; the rollback failed: {error}")
 
     def _bring(self, digest: str) -> Path:
         settings = self.boot.settings
-        store = self.boot.world.cloud.store(settings.bucket)
-        sync = Sync(store=store, cache=Cache(self.boot.cache_root), model=settings.model, go_on=self._go_on)
+        store = self.boot.services.cloud.store(settings.bucket)
+        sync = Sync(
+            store=store,
+            cache=Cache(self.boot.cache_root),
+            model=settings.model,
+            raise_if_stopped=self._check_not_draining,
+        )
         return self.boot.bring(sync, digest, Progress())
 
-    def _go_on(self) -> None:
-        if self.life.order is not None:
+    def _check_not_draining(self) -> None:
+        if self.state.order is not None:
             raise StoppedError
 
     def _wait_until_quiet(self) -> None:
         """Wait until all routers are notified and no request runs, or until the drain deadline has passed."""
-        now = self.life.now
+        now = self.state.now
         deadline = now() + self.boot.settings.drain_deadline
         quiet_since: datetime | None = None
         while now() < deadline:
-            if self.life.order is not None:
+            if self.state.order is not None:
                 raise StoppedError
-            load = self.boot.world.engine.load()
-            quiet_since = (quiet_since or now()) if is_quiet(load) and self.life.routers_know else None
+            load = self.boot.services.engine.load()
+            quiet_since = (quiet_since or now()) if is_quiet(load) and self.state.routers_know else None
             if quiet_since is not None and now() - quiet_since >= self.settle:
                 return
-            self.boot.world.sleep(_LOOK_AGAIN_S)
+            self.boot.services.sleep(_LOOK_AGAIN_S)

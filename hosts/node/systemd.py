@@ -18,10 +18,10 @@ def run(command: Sequence[str], limit_s: float = _LIMIT_S) -> str:
     except OSError as error:
         raise StepError(f"{command[0]}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise StepError(f"{' '.join(command)}: not done in {limit_s:.0f} s") from error
+        raise StepError(f"{' '.join(command)}: not finished within {limit_s:.0f} s") from error
     if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip().splitlines()
-        raise StepError(f"{' '.join(command)}: exit code {done.returncode}: {words[-1] if words else 'no word'}")
+        output = (done.stderr or done.stdout).strip().splitlines()
+        raise StepError(f"{' '.join(command)}: exit code {done.returncode}: {output[-1] if output else 'no output'}")
     return done.stdout
 
 

@@ -136,7 +136,7 @@ class Sync:
     """False only to measure the cost of checks."""
     sleep: Callable[[float], None] = time.sleep
     lock_limit_s: float = 3600
-    go_on: Callable[[], None] = lambda: None
+    raise_if_stopped: Callable[[], None] = lambda: None
     """Each thread calls it before each piece. An exception ends the sync; staged files are kept."""
 
     def bring(self, digest: str, now: datetime, progress: Progress | None = None) -> Path:
@@ -149,7 +149,7 @@ class Sync:
         body = _manifest_body(self.store, self.model, digest)
         manifest = manifests.parse(body, digest)
         progress.begin(manifest)
-        with self.cache.lock(digest, self.lock_limit_s, self.go_on):
+        with self.cache.lock(digest, self.lock_limit_s, self.raise_if_stopped):
             found = self.cache.find(manifest.name, digest)
             if found is None:
                 self._bring(manifest, digest, progress)
@@ -189,7 +189,7 @@ class Sync:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
-                self.go_on()
+                self.raise_if_stopped()
                 progress.add(job.staged.file.path, retries=1)
                 self.sleep(_BACKOFF_S[min(attempt - 1, len(_BACKOFF_S) - 1)])
             try:
@@ -211,7 +211,7 @@ class Sync:
 
         def take(piece: memoryview) -> None:
             nonlocal offset
-            self.go_on()
+            self.raise_if_stopped()
             if offset + len(piece) > job.start + job.length:
                 raise ConnectionError(f"{job.staged.key}: the store sent more than was asked for")
             if self.verify:

@@ -116,10 +116,10 @@ def test_floor_pause_and_dry_run_prevent_changes() -> None:
 
 
 def test_rolled_back_revision_stops_the_rollout() -> None:
-    host = Host(Agents({"a": OLD, "b": OLD}, errors={"a": f"{NEW[:12]}: the engine ended while it loaded"}))
+    host = Host(Agents({"a": OLD, "b": OLD}, errors={"a": f"{NEW[:12]}: the engine stopped during its start"}))
     assert not host.look(fleet())
     assert host.agents.asked == []
-    assert "the engine ended while it loaded" in host.log.lines[0]["error"]
+    assert "the engine stopped during its start" in host.log.lines[0]["error"]
     host.agents.errors = {"a": f"{'7' * 12}: an earlier one"}
     assert host.look(fleet()) and host.agents.asked == ["a"], "that was another revision"
 

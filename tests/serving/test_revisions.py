@@ -64,7 +64,7 @@ class Pool:
         for name in [name for name, at in self.busy.items() if self.now >= at]:
             del self.busy[name]
             if name in self.fails:
-                self.errors[name] = "the engine ended while it loaded"
+                self.errors[name] = "the engine stopped during its start"
             elif name in self.preempted:
                 self.phases[name] = "draining"
             else:

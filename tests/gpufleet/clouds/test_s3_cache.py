@@ -152,7 +152,7 @@ def test_progress_reports_the_share_of_each_file(two_chunks: tuple[Path, Manifes
     progress, heard = Progress(), list[dict[str, float]]()
     with serving(folder) as store:
         sync = sync_of(store, tmp_path)
-        sync.workers, sync.go_on = 1, lambda: heard.append(progress.under_way())
+        sync.workers, sync.raise_if_stopped = 1, lambda: heard.append(progress.under_way())
         sync.bring(manifest.digest, NOW, progress)
     assert progress.here == {file.path: file.size for file in manifest.files}
     partial = [shares for shares in heard if shares]

@@ -14,7 +14,7 @@ from serving.cache.approval import Approval, approve
 from serving.cache.disk import Cache
 from serving.cache.store import FolderReader, FolderStore, ObjectStore
 from serving.cache.sync import served_digest
-from tests.fixtures.node.world import FakeCloud, Machine, settings
+from tests.fixtures.node.fake_node import FakeCloud, Machine, settings
 
 MODEL = "models/chat"
 
@@ -50,8 +50,8 @@ def another(bucket: Path, folder: Path) -> str:
 def test_an_unapproved_revision_is_neither_fetched_nor_started(own_bucket: Path, tmp_path: Path) -> None:
     machine = machine_of("prod", own_bucket, tmp_path)
     assert not machine.boot.run()
-    assert machine.life.phase is Phase.FAILED
-    assert f"{served(own_bucket)[:12]}: is not approved for prod" in machine.life.status()["error"]
+    assert machine.state.phase is Phase.FAILED
+    assert f"{served(own_bucket)[:12]}: is not approved for prod" in machine.state.status()["error"]
     assert machine.units.calls == []
     assert Cache(machine.boot.cache_root).find_digest(served(own_bucket)) is None
 
@@ -78,14 +78,14 @@ def test_served_json_and_orders_cannot_switch_to_an_unapproved_revision(own_buck
     publish.rollout(FolderStore(own_bucket), name="chat", digest=evil)
     assert "is not approved for prod" in str(machine.switch.follow())
     machine.switch.change(evil)
-    assert "is not approved for prod" in machine.life.status()["switch_error"]
-    assert machine.life.digest == first
-    assert machine.life.ready
+    assert "is not approved for prod" in machine.state.status()["switch_error"]
+    assert machine.state.digest == first
+    assert machine.state.ready
     assert Cache(machine.boot.cache_root).find_digest(evil) is None, "not even fetched"
     allow(own_bucket, evil)
     assert machine.switch.follow() is None
     machine.switch.change(evil)
-    assert machine.life.digest == evil
+    assert machine.state.digest == evil
 
 
 def test_the_approval_of_another_revision_does_not_count(own_bucket: Path, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_approval_of_another_revision_does_not_count(own_bucket: Path, tmp_p
     (notes / f"{evil}.json").rename(notes / f"{served(own_bucket)}.json")
     machine = machine_of("prod", own_bucket, tmp_path)
     assert not machine.boot.run()
-    assert "is about" in machine.life.status()["error"]
+    assert "is about" in machine.state.status()["error"]
 
 
 class S3Like(FolderStore):
@@ -125,5 +125,5 @@ def test_without_the_list_permission_a_refusal_means_no_approval(own_bucket: Pat
         allow(own_bucket, digest)
         (own_bucket / "approvals/chat" / f"{digest}.json").rename(own_bucket / MODEL / digest / "approved.json")
     machine = machine_of("prod", own_bucket, tmp_path)
-    machine.boot.world.cloud = S3LikeCloud(own_bucket)
+    machine.boot.services.cloud = S3LikeCloud(own_bucket)
     assert machine.boot.run() is old

@@ -10,7 +10,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from hosts.node.ports import StepError, UnitState
 from serving import engine as engines
-from tests.fixtures.node.world import Machine, settings
+from tests.fixtures.node.fake_node import Machine, settings
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def machine(bucket: Path, tmp_path: Path) -> Machine:
 
 
 def test_a_boot_runs_its_steps_in_order_and_reports_them(machine: Machine) -> None:
-    assert machine.life.agent_check() == "down"
+    assert machine.state.agent_check() == "down"
     assert machine.boot.run()
-    assert machine.life.ready
-    assert machine.life.agent_check() == "up ready"
-    status = machine.life.status()
+    assert machine.state.ready
+    assert machine.state.agent_check() == "up ready"
+    status = machine.state.status()
     assert [step["step"] for step in status["boot"]] == ["disks", "cache", "engine", "warm-up"]
     assert all(step["error"] is None and step["attempts"] == 1 for step in status["boot"])
     assert machine.disks.prepared == ["/mnt/nvme"]
@@ -37,7 +37,7 @@ def test_a_restarted_agent_leaves_a_healthy_engine_alone(machine: Machine) -> No
     machine.boot.run()
     machine.restart_agent()
     assert machine.boot.run()
-    assert machine.life.agent_check() == "up ready"
+    assert machine.state.agent_check() == "up ready"
     assert machine.units.calls.count(("start", engines.UNIT)) == 1
     assert machine.disks.prepared == ["/mnt/nvme"]
 
@@ -46,7 +46,7 @@ def test_a_rebooted_machine_boots_again(machine: Machine) -> None:
     machine.boot.run()
     machine.units.states.clear()
     machine.restart_agent()
-    assert machine.life.phase is Phase.BOOTING
+    assert machine.state.phase is Phase.BOOTING
     assert machine.boot.run()
     assert machine.units.calls.count(("start", engines.UNIT)) == 2
     assert machine.disks.prepared == ["/mnt/nvme"] * 2
@@ -55,43 +55,43 @@ def test_a_rebooted_machine_boots_again(machine: Machine) -> None:
 def test_a_failed_step_is_retried(machine: Machine) -> None:
     machine.disks.failures = 2
     assert machine.boot.run()
-    (step,) = [step for step in machine.life.steps() if step.phase is Phase.DISKS]
+    (step,) = [step for step in machine.state.steps() if step.phase is Phase.DISKS]
     assert (step.attempts, step.error) == (3, None)
 
 
 def test_a_step_that_keeps_failing_ends_the_boot_and_later_the_instance(machine: Machine) -> None:
     machine.disks.failures = 1000
     assert not machine.boot.run()
-    assert machine.life.phase is Phase.FAILED
-    assert "no such device" in machine.life.status()["error"]
-    assert machine.life.agent_check() == "down"
+    assert machine.state.phase is Phase.FAILED
+    assert "no such device" in machine.state.status()["error"]
+    assert machine.state.agent_check() == "down"
     machine.pass_time(timedelta(minutes=14))
     assert machine.powered_off == 0
     machine.restart_agent()
-    assert machine.life.phase is Phase.FAILED
+    assert machine.state.phase is Phase.FAILED
     machine.pass_time(timedelta(minutes=2))
     assert machine.powered_off == 1
-    assert machine.life.status()["phase"] == "failed"
+    assert machine.state.status()["phase"] == "failed"
 
 
 def test_an_engine_that_ends_while_it_loads_is_restarted_within_its_limit(machine: Machine) -> None:
     machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
     assert not machine.boot.run()
-    assert "ended while it loaded" in machine.life.status()["error"]
+    assert "stopped during its start" in machine.state.status()["error"]
     assert machine.units.calls.count(("start", engines.UNIT)) == 6
 
 
 def test_an_engine_that_never_becomes_healthy_fails_at_its_limit(machine: Machine) -> None:
     machine.engine.silent = True
     assert not machine.boot.run()
-    assert machine.life.phase is Phase.FAILED
+    assert machine.state.phase is Phase.FAILED
     assert machine.since_start() == pytest.approx(900, abs=10)
 
 
 def test_a_model_that_is_not_served_fails_with_its_name_after_retries(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket, settings=settings(model="models/other"))
     assert not machine.boot.run()
-    assert "models/other" in machine.life.status()["error"]
+    assert "models/other" in machine.state.status()["error"]
 
 
 def test_invalid_engine_arguments_fail_without_a_retry(bucket: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_invalid_engine_arguments_fail_without_a_retry(bucket: Path, tmp_path: P
     bad = replace(base, engine=replace(base.engine, args=("--host", "0.0.0.0")))
     machine = Machine(root=tmp_path, bucket=bucket, settings=bad)
     assert not machine.boot.run()
-    assert "--host" in machine.life.status()["error"]
+    assert "--host" in machine.state.status()["error"]
     assert machine.since_start() < 1
 
 
@@ -111,7 +111,7 @@ def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Ma
 
     machine.units.on_start = refuse
     assert machine.boot.run()
-    assert "no such image" in machine.life.status()["warnings"]["exporter"]
+    assert "no such image" in machine.state.status()["warnings"]["exporter"]
 
 
 def test_a_node_exporter_runs_only_if_the_settings_enable_it(machine: Machine) -> None:
@@ -131,12 +131,12 @@ def test_a_node_exporter_is_optional(bucket: Path, tmp_path: Path, refused: bool
 
     machine.units.on_start = refuse
     assert machine.boot.run()
-    assert machine.life.agent_check() == "up ready"
+    assert machine.state.agent_check() == "up ready"
     assert f"{machine.cloud.address}:9100" in machine.units.texts[engines.NODE_EXPORTER_UNIT]
     started = [name for _, name in machine.units.calls]
     assert started.index(engines.UNIT) < started.index(engines.NODE_EXPORTER_UNIT), "the engine waits for nothing"
-    said = machine.life.status()["warnings"].get("node exporter", "")
-    assert ("no such image" in said) == refused
+    warning = machine.state.status()["warnings"].get("node exporter", "")
+    assert ("no such image" in warning) == refused
 
 
 def test_another_revision_restarts_the_engine(machine: Machine) -> None:
@@ -144,55 +144,55 @@ def test_another_revision_restarts_the_engine(machine: Machine) -> None:
     machine.units.texts[engines.UNIT] = "another text"
     machine.engine.silent = True
     machine.restart_agent()
-    machine.boot.world.sleep = lambda _s: setattr(machine.engine, "silent", False)
+    machine.boot.services.sleep = lambda _s: setattr(machine.engine, "silent", False)
     assert machine.boot.run()
     calls = [call for call in machine.units.calls if call[1] == engines.UNIT]
     assert calls == [("start", engines.UNIT), ("stop", engines.UNIT), ("start", engines.UNIT)]
 
 
-def test_the_agent_mends_an_engine_and_gives_up_after_a_while(machine: Machine) -> None:
+def test_the_agent_restarts_a_failed_engine_and_finally_fails_the_instance(machine: Machine) -> None:
     machine.boot.run()
     machine.units.states[engines.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=5))
-    assert machine.life.ready
+    assert machine.state.ready
     assert machine.units.calls.count(("start", engines.UNIT)) == 2
     machine.units.on_start = lambda _name: UnitState.FAILED
     machine.units.states[engines.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=20))
-    assert machine.life.phase is Phase.FAILED
+    assert machine.state.phase is Phase.FAILED
 
 
 def test_an_engine_without_an_answer_is_taken_out_and_back(machine: Machine) -> None:
     machine.boot.run()
     machine.engine.silent = True
     machine.pass_time(timedelta(seconds=5))
-    assert machine.life.agent_check() == "down"
-    assert machine.life.status()["requests_running"] is None
+    assert machine.state.agent_check() == "down"
+    assert machine.state.status()["requests_running"] is None
     machine.engine.silent = False
     machine.pass_time(timedelta(seconds=5))
-    assert machine.life.agent_check() == "up ready"
+    assert machine.state.agent_check() == "up ready"
 
 
 def test_a_cloud_that_is_silent_is_a_warning_until_it_answers(machine: Machine) -> None:
     machine.boot.run()
     machine.cloud.refuses = True
     machine.pass_time(timedelta(seconds=10))
-    assert "metadata" in machine.life.status()["warnings"]
+    assert "metadata" in machine.state.status()["warnings"]
     machine.cloud.refuses = False
     machine.pass_time(timedelta(seconds=20))
-    assert machine.life.status()["warnings"].keys() <= {"gpu"}
+    assert machine.state.status()["warnings"].keys() <= {"gpu"}
 
 
 def test_a_clock_that_is_set_back_delays_no_boot(machine: Machine) -> None:
     machine.disks.failures = 1
-    slept = machine.boot.world.sleep
+    slept = machine.boot.services.sleep
     steps = iter([timedelta(hours=1)])
 
     def sleep(seconds: float) -> None:
         slept(seconds)
         machine.clock.now -= next(steps, timedelta(0))
 
-    machine.boot.world.sleep = sleep
+    machine.boot.services.sleep = sleep
     began = machine.clock.now
     assert machine.boot.run()
     assert machine.clock.now - began < timedelta(0)
@@ -205,8 +205,8 @@ def test_a_full_disk_prevents_no_drain(machine: Machine) -> None:
     folder.write_text("no folder any more")
     machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=20))
-    assert machine.life.phase is Phase.DRAINED
-    assert "would not know of this phase" in machine.life.status()["warnings"]["state"]
+    assert machine.state.phase is Phase.DRAINED
+    assert "cannot restore this phase after a restart" in machine.state.status()["warnings"]["state"]
 
 
 def test_a_truncated_state_file_is_ignored(machine: Machine) -> None:
@@ -214,4 +214,4 @@ def test_a_truncated_state_file_is_ignored(machine: Machine) -> None:
     file = machine.root / "var/lib/gpu-fleet/agent.json"
     file.write_text(json.dumps({"phase": "drained"})[:-3])
     machine.restart_agent()
-    assert machine.life.phase is Phase.BOOTING
+    assert machine.state.phase is Phase.BOOTING

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.domain.model import Cloud
 from hosts.node.disks import ARRAY, LocalDisks, commands, local_disks, missing, read_lsblk
 from hosts.node.ports import StepError
-from tests.fixtures.node.world import Machine
+from tests.fixtures.node.fake_node import Machine
 
 STORE = "Amazon EC2 NVMe Instance Storage"
 EBS = {
@@ -129,25 +129,25 @@ def test_paths_are_below_the_machine_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "machine_type", "found", "says"),
+    ("cloud", "machine_type", "found", "expected"),
     [
         pytest.param(Cloud.AWS, "g6.xlarge", 1, None, id="all there"),
         pytest.param(
-            Cloud.AWS, "g6.xlarge", 0, "0 of 1 local NVMe disks of a g6.xlarge", id="none: the system's disk"
+            Cloud.AWS, "g6.xlarge", 0, "0 of the 1 local NVMe disks of a g6.xlarge", id="none: the system's disk"
         ),
-        pytest.param(Cloud.AWS, "p5.48xlarge", 7, "7 of 8 local NVMe disks", id="one of eight is missing"),
+        pytest.param(Cloud.AWS, "p5.48xlarge", 7, "7 of the 8 local NVMe disks", id="one of eight is missing"),
         pytest.param(Cloud.GCP, "g2-standard-8", 0, None, id="a type where they are asked for"),
-        pytest.param(Cloud.AWS, "m7i.large", 0, None, id="a type that nobody knows"),
+        pytest.param(Cloud.AWS, "m7i.large", 0, None, id="a type that the catalogue does not contain"),
     ],
 )
-def test_a_missing_disk_is_a_warning(cloud: Cloud, machine_type: str, found: int, says: str | None) -> None:
-    said = missing(found, cloud, machine_type)
-    assert (said is None) is (says is None)
-    assert (says or "") in (said or "")
+def test_a_missing_disk_is_a_warning(cloud: Cloud, machine_type: str, found: int, expected: str | None) -> None:
+    warning = missing(found, cloud, machine_type)
+    assert (warning is None) is (expected is None)
+    assert (expected or "") in (warning or "")
 
 
-def test_an_instance_without_its_disk_serves_and_says_so(bucket: Path, tmp_path: Path) -> None:
+def test_an_instance_without_its_disk_serves_and_shows_a_warning(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
     machine.disks.count = 0
     assert machine.boot.run()
-    assert "0 of 1 local NVMe disks" in machine.life.status()["warnings"]["disks"]
+    assert "0 of the 1 local NVMe disks" in machine.state.status()["warnings"]["disks"]

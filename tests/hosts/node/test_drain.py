@@ -18,7 +18,7 @@ from hosts.node.drain import DrainStep, Order, Scene, merge, next_move
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from hosts.node.state import NodeState
 from serving import engine as engines
-from tests.fixtures.node.world import START, FakeUnits, Machine, settings
+from tests.fixtures.node.fake_node import START, FakeUnits, Machine, settings
 
 MARGIN = timedelta(seconds=5)
 SETTLE = timedelta(seconds=3)
@@ -32,7 +32,7 @@ def machine(bucket: Path, tmp_path: Path) -> Machine:
     return booted
 
 
-def life_in(file: Path) -> NodeState:
+def state_of_file(file: Path) -> NodeState:
     def now() -> datetime:
         return START
 
@@ -47,59 +47,59 @@ def stopped_at(machine: Machine, seconds: float) -> bool:
 
 def test_a_notice_of_120_s_lets_requests_end_and_stops_the_idle_engine(machine: Machine) -> None:
     machine.engine.running = 8
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
     machine.pass_time(timedelta(seconds=6))
-    assert machine.life.agent_check() == "drain"
-    assert machine.life.status()["reason"] == "preempted by its cloud"
+    assert machine.state.agent_check() == "drain"
+    assert machine.state.status()["reason"] == "preempted by its cloud"
     assert not stopped_at(machine, 60)
     machine.engine.running = 0
     assert not stopped_at(machine, 2.5)
     assert stopped_at(machine, 2)
     machine.pass_time(timedelta(seconds=1))
-    assert machine.life.phase is Phase.DRAINED
-    assert machine.life.counters.requests_cut == 0
+    assert machine.state.phase is Phase.DRAINED
+    assert machine.state.counters.requests_cut == 0
 
 
 def test_endless_requests_are_cut_one_margin_before_the_deadline(machine: Machine) -> None:
     machine.engine.running = 3
     machine.engine.waiting = 1
     over = machine.clock.now + timedelta(seconds=120)
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     machine.pass_time(timedelta(seconds=114))
     assert ("stop", engines.UNIT) not in machine.units.calls
     machine.pass_time(timedelta(seconds=2))
     assert ("stop", engines.UNIT) in machine.units.calls
     machine.pass_time(timedelta(seconds=1))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
     assert machine.clock.now < over
-    assert machine.life.counters.requests_cut == 4
+    assert machine.state.counters.requests_cut == 4
 
 
 def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_deadline(machine: Machine) -> None:
     machine.units.on_stop = lambda _name: UnitState.DEACTIVATING
     machine.engine.running = 3
     over = machine.clock.now + timedelta(seconds=30)
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     machine.pass_time(timedelta(seconds=30))
     assert ("kill", engines.UNIT) in machine.units.calls
-    assert machine.life.phase is Phase.DRAINED
-    assert machine.life.since < over
+    assert machine.state.phase is Phase.DRAINED
+    assert machine.state.since < over
 
 
 def test_the_engine_is_stopped_only_after_all_routers_are_notified(machine: Machine) -> None:
     for router in ("10.0.0.2", "10.0.0.3"):
-        assert machine.life.agent_check(router) == "up ready"
+        assert machine.state.agent_check(router) == "up ready"
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
-    machine.life.agent_check("10.0.0.2")
-    assert not stopped_at(machine, 8), "10.0.0.3 asked 8 s ago, was told 'up ready', and may send requests"
-    machine.life.agent_check("10.0.0.3")
+    machine.state.agent_check("10.0.0.2")
+    assert not stopped_at(machine, 8), "10.0.0.3 asked 8 s ago, received the answer 'up ready', and may send requests"
+    machine.state.agent_check("10.0.0.3")
     assert not stopped_at(machine, 2.5), "a request that it sent before it knew may be on its way"
     assert stopped_at(machine, 1.5)
-    assert machine.life.counters.requests_cut == 0
+    assert machine.state.counters.requests_cut == 0
 
 
 def test_a_missing_router_delays_no_drain(machine: Machine) -> None:
-    machine.life.agent_check("10.0.0.2")
+    machine.state.agent_check("10.0.0.2")
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert not stopped_at(machine, 10)
     assert stopped_at(machine, 5)
@@ -108,7 +108,7 @@ def test_a_missing_router_delays_no_drain(machine: Machine) -> None:
 def test_agent_checks_from_other_hosts_delay_no_drain(machine: Machine) -> None:
     """Any host in the group's network can send agent checks, from any number of addresses."""
     for number in range(1000):
-        machine.life.agent_check(f"10.0.{number // 250}.{number % 250}")
+        machine.state.agent_check(f"10.0.{number // 250}.{number % 250}")
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert stopped_at(machine, 15)
 
@@ -117,107 +117,107 @@ def test_routers_are_notified_before_the_engine_stops_even_after_a_late_notice(m
     """A notice of 10 s, of which polling takes up to 5 s: the margin of 5 s would stop the engine immediately."""
     machine.engine.running = 2
     over = machine.clock.now + timedelta(seconds=10)
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
-    while machine.life.order is None:
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    while machine.state.order is None:
         machine.pass_time(timedelta(seconds=0.5))
-    assert machine.life.agent_check("10.0.0.2") == "drain"
+    assert machine.state.agent_check("10.0.0.2") == "drain"
     assert not stopped_at(machine, 2)
     machine.pass_time(over - machine.clock.now)
     assert ("stop", engines.UNIT) in machine.units.calls
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 def test_an_engine_that_systemd_stops_is_out_of_rotation_first(machine: Machine) -> None:
     """The machine shuts down or an operator runs `systemctl stop`: the agent gets no order."""
-    assert machine.life.agent_check() == "up ready"
-    file = stop_marker.place(machine.root)
+    assert machine.state.agent_check() == "up ready"
+    file = stop_marker.path_of(machine.root)
     file.touch()
-    assert machine.life.agent_check() == "drain"
+    assert machine.state.agent_check() == "drain"
     file.unlink()
-    assert machine.life.agent_check() == "up ready"
+    assert machine.state.agent_check() == "up ready"
 
 
 def test_a_drained_engine_is_stopped_without_waiting_again(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
     assert stopped_at(machine, 5)
-    assert stop_marker.place(machine.root).exists()
+    assert stop_marker.path_of(machine.root).exists()
 
 
 def test_all_steps_fit_into_a_notice_of_30_s(machine: Machine) -> None:
     machine.engine.running = 1
     over = machine.clock.now + timedelta(seconds=30)
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     machine.pass_time(timedelta(seconds=20))
     machine.engine.running = 0
     machine.pass_time(timedelta(seconds=6))
-    assert machine.life.phase is Phase.DRAINED
-    assert over - machine.life.since >= MARGIN
+    assert machine.state.phase is Phase.DRAINED
+    assert over - machine.state.since >= MARGIN
 
 
 @pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(hours=-1)], ids=["an hour slow", "an hour fast"])
 def test_a_clock_that_is_off_by_an_hour_costs_no_request_and_no_drain(machine: Machine, off: timedelta) -> None:
     machine.engine.running = 2
     seen = machine.clock.now
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=seen + timedelta(seconds=120) + off)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=seen + timedelta(seconds=120) + off)]
     machine.pass_time(timedelta(seconds=6))
-    assert machine.life.agent_check() == "drain"
-    assert "the clock is off" in machine.life.status()["warnings"]["clock"]
+    assert machine.state.agent_check() == "drain"
+    assert "the clock of this instance is wrong" in machine.state.status()["warnings"]["clock"]
     assert not stopped_at(machine, 60)
     # Whatever the clock shows, the drain is complete two minutes after the notice.
     machine.pass_time(timedelta(seconds=120) - (machine.clock.now - seen))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 def test_a_clock_that_is_set_back_hides_no_notice_and_delays_no_drain(machine: Machine) -> None:
     machine.pass_time(timedelta(seconds=5))
     machine.clock.now -= timedelta(hours=1)
     machine.engine.running = 2
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=machine.clock.now + timedelta(seconds=120))]
     machine.pass_time(timedelta(seconds=6))
-    assert machine.life.agent_check() == "drain"
+    assert machine.state.agent_check() == "drain"
     machine.engine.running = 0
     machine.pass_time(timedelta(seconds=1))
     machine.clock.now -= timedelta(hours=1)
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 def test_a_termination_by_the_group_drains_once_and_is_reported(machine: Machine) -> None:
     """The control host reads the status and completes the group's hook; the instance has no permission for it."""
     machine.engine.running = 1
-    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=30))
-    deadline = machine.life.status()["deadline"]
+    deadline = machine.state.status()["deadline"]
     machine.pass_time(timedelta(seconds=10))
-    assert (machine.life.status()["deadline"], machine.life.status()["drained"]) == (deadline, False)
+    assert (machine.state.status()["deadline"], machine.state.status()["drained"]) == (deadline, False)
     machine.engine.running = 0
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.phase is Phase.DRAINED
-    assert machine.life.status()["drained"]
+    assert machine.state.phase is Phase.DRAINED
+    assert machine.state.status()["drained"]
 
 
 def test_a_drain_ends_while_metadata_does_not_respond(machine: Machine) -> None:
-    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=6))
     machine.cloud.refuses = True
     machine.pass_time(timedelta(seconds=20))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 def test_an_instance_that_a_watchdog_drained_stays_drained_when_its_group_ends_it_later(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.IDLE, "idle", timedelta(seconds=60))
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.phase is Phase.DRAINED
-    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    assert machine.state.phase is Phase.DRAINED
+    machine.cloud.announced = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.status()["drained"]
+    assert machine.state.status()["drained"]
 
 
 def test_a_rebalance_recommendation_is_reported_and_drains_nothing(machine: Machine) -> None:
-    machine.cloud.said = [CloudNotice(kind=Notice.REBALANCE)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.REBALANCE)]
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.ready
-    assert machine.life.status()["rebalance_advised"] is True
+    assert machine.state.ready
+    assert machine.state.status()["rebalance_advised"] is True
 
 
 def test_a_drain_aborts_a_boot(bucket: Path, tmp_path: Path) -> None:
@@ -228,21 +228,21 @@ def test_a_drain_aborts_a_boot(bucket: Path, tmp_path: Path) -> None:
         machine.clock.sleep(seconds)
         machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60))
 
-    machine.boot.world.sleep = sleep
+    machine.boot.services.sleep = sleep
     assert not machine.boot.run()
     machine.pass_time(timedelta(seconds=1))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
     assert machine.units.calls == []
 
 
 def test_a_drain_survives_a_restart_of_the_agent(machine: Machine) -> None:
     machine.engine.running = 2
     machine.agent.ask_to_drain(DrainOwner.ROLLOUT, "rollout", timedelta(seconds=60))
-    deadline = machine.life.status()["deadline"]
+    deadline = machine.state.status()["deadline"]
     machine.restart_agent()
-    assert machine.life.agent_check() == "drain"
-    assert machine.life.status()["deadline"] == deadline
-    assert machine.life.status()["reason"] == "rollout"
+    assert machine.state.agent_check() == "drain"
+    assert machine.state.status()["deadline"] == deadline
+    assert machine.state.status()["reason"] == "rollout"
     assert not stopped_at(machine, 50)
 
 
@@ -265,7 +265,7 @@ def test_a_later_request_can_only_move_the_deadline_earlier() -> None:
 ORDERS = st.builds(
     Order,
     by=st.sampled_from(DrainOwner),
-    reason=st.sampled_from(["idle: rests", "by hand, ana: kernel", "preempted by its cloud"]),
+    reason=st.sampled_from(["idle: no request", "by hand, ana: kernel", "preempted by its cloud"]),
     asked_at=st.just(START),
     deadline=st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds)),
     notice_at=st.one_of(st.none(), st.integers(0, 300).map(lambda seconds: START + timedelta(seconds=seconds))),
@@ -279,38 +279,38 @@ def test_the_first_owner_stays_despite_later_requests_and_restarts(
 ) -> None:
     file = tmp_path / "agent.json"
     file.unlink(missing_ok=True)
-    life = life_in(file)
+    state = state_of_file(file)
     for number, order in enumerate(orders):
-        held = life.order_drain(order)
+        held = state.order_drain(order)
         so_far = orders[: number + 1]
         assert (held.by, held.reason) == (orders[0].by, orders[0].reason)
         assert held.deadline == min(one.deadline for one in so_far)
         assert held.notice_at == next((one.notice_at for one in so_far if one.notice_at), None)
         if number in restarts:
-            life = life_in(file)
-            assert life.order == held
+            state = state_of_file(file)
+            assert state.order == held
 
 
 def test_a_notice_during_another_drain_keeps_its_owner(machine: Machine) -> None:
     machine.engine.running = 1
-    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: no request", timedelta(minutes=10))
     over = machine.clock.now + timedelta(seconds=30)
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     noticed = machine.clock.now
     machine.pass_time(timedelta(seconds=12))
     machine.restart_agent()
     machine.pass_time(timedelta(seconds=12))
-    status, order = machine.life.status(), machine.life.order
-    assert (status["by"], status["reason"]) == ("idle", "idle: rests")
+    status, order = machine.state.status(), machine.state.order
+    assert (status["by"], status["reason"]) == ("idle", "idle: no request")
     assert order is not None and order.deadline == over
     assert order.notice_at is not None and noticed <= order.notice_at <= noticed + timedelta(seconds=6)
     assert status["notice_at"] == "2026-11-21T02:00:05.000Z"
 
 
 def test_a_termination_by_the_group_is_not_a_preemption_notice(machine: Machine) -> None:
-    machine.cloud.said = [CloudNotice(kind=Notice.TERMINATION)]
+    machine.cloud.announced = [CloudNotice(kind=Notice.TERMINATION)]
     machine.pass_time(timedelta(seconds=6))
-    assert (machine.life.status()["by"], machine.life.status()["notice_at"]) == ("cloud", None)
+    assert (machine.state.status()["by"], machine.state.status()["notice_at"]) == ("cloud", None)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_termination_by_the_group_is_not_a_preemption_notice(machine: Machine)
         pytest.param("a newer template is rolled out", "rollout", False, id="a rollout"),
         pytest.param("ended by its group", "cloud", False, id="its group"),
         pytest.param("preempted by its cloud", "cloud", True, id="a preemption"),
-        pytest.param("maintenance", "person", False, id="a request of somebody else"),
+        pytest.param("maintenance", "person", False, id="a request from another source"),
     ],
 )
 def test_a_drain_stored_by_release_0_1_is_read(reason: str, by: str, noticed: bool, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_drain_stored_by_release_0_1_is_read(reason: str, by: str, noticed: bo
     left = {"version": 1, "phase": "draining", "since": at, "error": None, "digest": None, "has_served": True}
     order = {"reason": reason, "asked_at": at, "deadline": "2026-11-21T02:01:30.000Z"}
     file.write_text(json.dumps(left | {"order": order}))
-    status = life_in(file).status()
+    status = state_of_file(file).status()
     assert (status["phase"], status["by"], status["reason"]) == ("draining", by, reason)
     assert (status["deadline"], status["notice_at"]) == ("2026-11-21T02:01:30.000Z", at if noticed else None)
 

@@ -11,7 +11,7 @@ from hosts.node.ports import UnitState
 from serving import engine as engines
 from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings
-from tests.fixtures.node.world import Machine, settings
+from tests.fixtures.node.fake_node import Machine, settings
 
 CLOSED = """\
 NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
@@ -26,7 +26,7 @@ SHORT = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.58  Releas
 OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02  Thu May  2 14:37:44 UTC 2024\n"
 
 
-def tell(root: Path, text: str) -> None:
+def write_version(root: Path, text: str) -> None:
     place = root / driver.PLACE
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(text, "utf-8")
@@ -43,11 +43,11 @@ def engine(**env: str) -> EngineSettings:
         pytest.param(OPEN, "565.57.01", id="open module"),
         pytest.param(SHORT, "555.58", id="a version of two numbers"),
         pytest.param("", None, id="an empty file"),
-        pytest.param("NVRM version: something new\n", None, id="words that nobody knows"),
+        pytest.param("NVRM version: something new\n", None, id="an unknown format"),
     ],
 )
 def test_the_version_of_the_kernel_module_is_read(tmp_path: Path, text: str, version: str | None) -> None:
-    tell(tmp_path, text)
+    write_version(tmp_path, text)
     assert driver.installed(tmp_path) == version
 
 
@@ -63,28 +63,28 @@ def test_a_machine_without_a_driver_has_no_version(tmp_path: Path) -> None:
         pytest.param("570.133.20", {driver.REQUIRE: "cuda>=13.0"}, "580", id="an engine that needs CUDA 13"),
         pytest.param("580.65.06", {driver.REQUIRE: "cuda>=13.0"}, None, id="the least of CUDA 13"),
         pytest.param("470.256.02", {driver.REQUIRE: "cuda>=11.8"}, None, id="an engine of an older CUDA"),
-        pytest.param("470.256.02", {driver.REQUIRE: "cuda>=14.1"}, None, id="a CUDA that nobody knows is not judged"),
+        pytest.param("470.256.02", {driver.REQUIRE: "cuda>=14.1"}, None, id="an unknown CUDA version is not checked"),
         pytest.param("470.256.02", {driver.REQUIRE: "cuda>=12.9 brand=tesla,driver>=470"}, None, id="alternatives"),
         pytest.param("470.256.02", {"NVIDIA_DISABLE_REQUIRE": "true"}, None, id="no check is wanted"),
         pytest.param("470.256.02", {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
     ],
 )
 def test_whether_the_driver_is_too_old(version: str, env: dict[str, str], needed: str | None) -> None:
-    said = driver.why_too_old(version, engine(**env))
-    assert (said is None) is (needed is None)
-    if said is not None:
-        assert f"is {version}" in said
-        assert f"needs {needed} or newer" in said
+    reason = driver.why_too_old(version, engine(**env))
+    assert (reason is None) is (needed is None)
+    if reason is not None:
+        assert f"is {version}" in reason
+        assert f"needs {needed} or newer" in reason
 
 
 def test_a_driver_that_is_too_old_fails_the_boot_before_anything_is_fetched(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
-    tell(tmp_path, OLD)
+    write_version(tmp_path, OLD)
     assert not machine.boot.run()
-    status = machine.life.status()
+    status = machine.state.status()
     assert status["phase"] == Phase.FAILED.value
     assert "470.256.02" in status["error"]
-    assert "take a machine image with that driver" in status["error"]
+    assert "use a machine image with that driver" in status["error"]
     assert machine.disks.prepared == []
     assert machine.units.calls == []
 
@@ -92,14 +92,14 @@ def test_a_driver_that_is_too_old_fails_the_boot_before_anything_is_fetched(buck
 def test_the_cuda_requirement_in_the_settings_counts(bucket: Path, tmp_path: Path) -> None:
     base = settings()
     needs = replace(base, engine=replace(base.engine, env={driver.REQUIRE: "cuda>=13.0"}))
-    tell(tmp_path, OPEN)
+    write_version(tmp_path, OPEN)
     assert not Machine(root=tmp_path, bucket=bucket, settings=needs).boot.run()
     assert Machine(root=tmp_path / "other", bucket=bucket).boot.run()
 
 
 def test_the_error_of_a_crashed_engine_contains_its_driver(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
-    tell(tmp_path, OPEN)
+    write_version(tmp_path, OPEN)
     machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
     assert not machine.boot.run()
-    assert "the GPU driver is 565.57.01: an engine built with CUDA 13 needs 580" in machine.life.status()["error"]
+    assert "the GPU driver is 565.57.01: an engine built with CUDA 13 needs 580" in machine.state.status()["error"]

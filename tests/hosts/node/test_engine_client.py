@@ -15,14 +15,14 @@ from serving.engine import VLLM
 from tests.fixtures.networks import served
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
-Say = Callable[[socket.socket], None]
+Response = Callable[[socket.socket], None]
 
 
 def whole(body: bytes, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
 
-def says(raw: bytes) -> Say:
+def sends(raw: bytes) -> Response:
     return lambda connection: connection.sendall(raw)
 
 
@@ -34,16 +34,16 @@ def trickles(connection: socket.socket) -> None:
 
 
 @pytest.fixture
-def serve() -> Generator[Callable[[Say], str]]:
+def serve() -> Generator[Callable[[Response], str]]:
     """Starts a server that reads a request and then sends a given response."""
     with ExitStack() as servers:
 
-        def start(say: Say) -> str:
+        def start(respond: Response) -> str:
             class Program(socketserver.BaseRequestHandler):
                 def handle(self) -> None:
                     self.request.recv(65536)
                     with suppress(OSError):  # the client may have closed the connection
-                        say(self.request)
+                        respond(self.request)
 
             server = servers.enter_context(served(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program)))
             return "http://{}:{}".format(*server.server_address[:2])
@@ -56,24 +56,24 @@ def engine(url: str) -> HttpEngine:
 
 
 BROKEN = [
-    pytest.param(says(whole(PAGE)[:-9]), id="ends in the middle of its page"),
+    pytest.param(sends(whole(PAGE)[:-9]), id="ends in the middle of its page"),
     pytest.param(
-        says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nvllm:num_requests_running 3\n"),
+        sends(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n40\r\nvllm:num_requests_running 3\n"),
         id="ends in the middle of a chunk",
     ),
-    pytest.param(says(b""), id="closes without a word"),
-    pytest.param(says(b"+PONG\r\n"), id="another program is at its port"),
-    pytest.param(says(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n"), id="hundreds of header lines"),
+    pytest.param(sends(b""), id="closes without a word"),
+    pytest.param(sends(b"+PONG\r\n"), id="another program is at its port"),
+    pytest.param(sends(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n"), id="hundreds of header lines"),
     pytest.param(
-        says(b"HTTP/1.1 200 OK\r\nContent-Length: lots\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"), id="no length"
+        sends(b"HTTP/1.1 200 OK\r\nContent-Length: lots\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"), id="no length"
     ),
-    pytest.param(says(whole(b"busy", "503 Service Unavailable")), id="refuses"),
+    pytest.param(sends(whole(b"busy", "503 Service Unavailable")), id="refuses"),
 ]
 
 
-@pytest.mark.parametrize("say", BROKEN)
-def test_an_engine_with_invalid_responses_is_unhealthy(serve: Callable[[Say], str], say: Say) -> None:
-    found = engine(serve(say))
+@pytest.mark.parametrize("respond", BROKEN)
+def test_an_engine_with_invalid_responses_is_unhealthy(serve: Callable[[Response], str], respond: Response) -> None:
+    found = engine(serve(respond))
     assert not found.healthy()
     assert found.load() is None
     with pytest.raises(StepError, match="the first request"):
@@ -90,33 +90,33 @@ def test_an_engine_with_invalid_responses_is_unhealthy(serve: Callable[[Say], st
     ],
 )
 def test_the_load_is_read_from_the_engines_metrics(
-    serve: Callable[[Say], str], page: bytes, load: EngineLoad | None
+    serve: Callable[[Response], str], page: bytes, load: EngineLoad | None
 ) -> None:
-    assert engine(serve(says(whole(page)))).load() == load
+    assert engine(serve(sends(whole(page)))).load() == load
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'{"choices": []}', b"{", b"\xff"])
-def test_a_first_answer_without_choices_is_an_error(serve: Callable[[Say], str], body: bytes) -> None:
+def test_a_first_answer_without_choices_is_an_error(serve: Callable[[Response], str], body: bytes) -> None:
     with pytest.raises(StepError, match="the first request"):
-        engine(serve(says(whole(body)))).warm_up("key")
+        engine(serve(sends(whole(body)))).warm_up("key")
 
 
-def test_a_slow_answer_is_aborted(serve: Callable[[Say], str]) -> None:
-    with pytest.raises(TimeoutError, match="no end of its answer"):
+def test_a_slow_answer_is_aborted(serve: Callable[[Response], str]) -> None:
+    with pytest.raises(TimeoutError, match="incomplete response"):
         local_http.fetch(serve(trickles), 0.2)
 
 
-def test_an_endless_answer_is_aborted(serve: Callable[[Say], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_aborted(serve: Callable[[Response], str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_http, "MOST_BYTES", 1000)
-    with pytest.raises(TimeoutError, match="no end of its answer"):
-        local_http.fetch(serve(says(whole(b"x" * 2000))), 5)
+    with pytest.raises(TimeoutError, match="incomplete response"):
+        local_http.fetch(serve(sends(whole(b"x" * 2000))), 5)
 
 
-@pytest.mark.parametrize("say", BROKEN)
+@pytest.mark.parametrize("respond", BROKEN)
 def test_an_aborted_exporter_answer_breaks_nothing(
-    serve: Callable[[Say], str], say: Say, monkeypatch: pytest.MonkeyPatch
+    serve: Callable[[Response], str], respond: Response, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, port = serve(say).removeprefix("http://").split(":")
+    host, port = serve(respond).removeprefix("http://").split(":")
     monkeypatch.setitem(health.metrics.PORTS, health.metrics.Source.DCGM, int(port))
     report = health.check(host, 1)
     assert report.broken is None

@@ -10,7 +10,7 @@ from hosts.node import engine_key
 from hosts.node.ports import StepError, UnitState
 from serving import engine as engines
 from serving.engine import EngineKind
-from tests.fixtures.node.world import Machine
+from tests.fixtures.node.fake_node import Machine
 from tests.fixtures.signing import ENGINE_KEY as KEY
 
 
@@ -39,7 +39,7 @@ def test_the_key_is_in_its_file_before_the_engine_starts_and_nowhere_else(machin
     assert laid(machine).parent.stat().st_mode & 0o777 == 0o700
     assert f"--env-file={laid(machine)}" in machine.units.texts[engines.UNIT]
     assert machine.engine.keys == [KEY]
-    assert KEY not in json.dumps(machine.life.status())
+    assert KEY not in json.dumps(machine.state.status())
     written = [path for path in machine.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert written == [laid(machine)]
     assert KEY not in "".join(machine.units.texts.values())
@@ -48,8 +48,8 @@ def test_the_key_is_in_its_file_before_the_engine_starts_and_nowhere_else(machin
 def test_an_engine_without_authentication_is_not_started(machine: Machine) -> None:
     machine.cloud.refuses = True
     assert not machine.boot.run()
-    assert machine.life.phase is Phase.FAILED
-    assert "the engine's key cannot be read" in machine.life.status()["error"]
+    assert machine.state.phase is Phase.FAILED
+    assert "the engine's key cannot be read" in machine.state.status()["error"]
     assert ("start", engines.UNIT) not in machine.units.calls
     assert not laid(machine).exists()
 
@@ -67,9 +67,9 @@ def test_an_engine_without_authentication_is_not_started(machine: Machine) -> No
 def test_an_invalid_engine_key_starts_no_engine_and_is_not_shown(machine: Machine, secret: str) -> None:
     machine.cloud.engine_key = secret
     assert not machine.boot.run()
-    assert "ssm:/engine-key: holds no engine key (64 hexadecimal digits" in machine.life.status()["error"]
+    assert "ssm:/engine-key: holds no engine key (64 hexadecimal digits" in machine.state.status()["error"]
     assert ("start", engines.UNIT) not in machine.units.calls
-    assert not secret or secret not in json.dumps(machine.life.status()) + "".join(machine.lines)
+    assert not secret or secret not in json.dumps(machine.state.status()) + "".join(machine.lines)
 
 
 def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(machine: Machine) -> None:
@@ -79,7 +79,7 @@ def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(ma
         laid(machine).write_text(text)
         machine.engine.silent = True
         machine.restart_agent()
-        machine.boot.world.sleep = lambda _s: setattr(machine.engine, "silent", False)
+        machine.boot.services.sleep = lambda _s: setattr(machine.engine, "silent", False)
         assert machine.boot.run()
         assert machine.units.calls.count(("start", engines.UNIT)) == served + restarts
         assert laid(machine).read_text() == f"VLLM_API_KEY={KEY}\n"
@@ -88,16 +88,16 @@ def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(ma
 def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(StepError, match="engine's key cannot be written to .*/run/gpu-fleet/engine.env"):
-        engine_key.lay(tmp_path, EngineKind.VLLM, KEY)
+        engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
 
 
 def test_a_partially_written_file_is_ignored(tmp_path: Path) -> None:
-    place = engine_key.place(tmp_path)
+    place = engine_key.key_path(tmp_path)
     place.parent.mkdir(parents=True)
     half_done = place.with_name(f".{place.name}.part")
     half_done.write_text("VLLM_API")
     half_done.chmod(0o644)
-    assert engine_key.lay(tmp_path, EngineKind.VLLM, KEY)
-    assert not engine_key.lay(tmp_path, EngineKind.VLLM, KEY)
+    assert engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
+    assert not engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
     assert [path.name for path in place.parent.iterdir()] == [place.name]
     assert place.stat().st_mode & 0o777 == 0o600

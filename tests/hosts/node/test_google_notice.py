@@ -19,7 +19,7 @@ KNOWN = {
 }
 
 
-class Told(GoogleMetadata):
+class FixedMetadata(GoogleMetadata):
     """A metadata server with given values."""
 
     def __init__(self, values: dict[str, str]) -> None:
@@ -40,6 +40,6 @@ class Told(GoogleMetadata):
     ],
 )
 def test_the_notice_of_the_instance_template_is_used(asked_for: dict[str, str], seconds: int) -> None:
-    side = GoogleSide(Told(KNOWN | asked_for), lambda: NOW)
+    side = GoogleSide(FixedMetadata(KNOWN | asked_for), lambda: NOW)
     (notice,) = side.notices()
     assert (notice.kind, notice.at) == (Notice.PREEMPTION, NOW + timedelta(seconds=seconds))

@@ -21,7 +21,7 @@ def page(count: int, **more: float) -> list[Sample]:
     ("samples", "expected", "broken", "unknown"),
     [
         pytest.param(page(4), 4, None, False, id="all well"),
-        pytest.param(page(3), 4, "3 of 4 GPUs answer", False, id="one fell off the bus"),
+        pytest.param(page(3), 4, "the GPU exporter reports 3 of 4 GPUs", False, id="one fell off the bus"),
         pytest.param(page(4), None, None, False, id="an unknown machine type"),
         pytest.param([], 4, None, True, id="no page: nothing is known"),
         pytest.param(page(1, **{metrics.XID_ERRORS.name: 79}), 1, "GPU 0: XID error 79", False, id="XID 79"),

@@ -19,7 +19,7 @@ from hosts.node.log import timed
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
 from serving import engine as engines
 from tests.fixtures import signing
-from tests.fixtures.node.world import START, Machine
+from tests.fixtures.node.fake_node import START, Machine
 from tests.fixtures.secrets import IN_VARIABLES, PLANTED, check
 from tests.fixtures.signing import ENGINE_KEY as KEY
 
@@ -64,8 +64,8 @@ def test_a_boot_has_a_line_for_each_step_and_for_the_cache(machine: Machine) -> 
     ]
     assert all(step["duration_s"] >= 0 for step in steps)
     (cache,) = lines(machine, "cache")
-    assert (cache["outcome"], cache["digest"]) == ("done", machine.life.digest)
-    assert cache["bytes_fetched"] == machine.life.counters.bytes_fetched > 0
+    assert (cache["outcome"], cache["digest"]) == ("done", machine.state.digest)
+    assert cache["bytes_fetched"] == machine.state.counters.bytes_fetched > 0
     assert outcomes(machine, "engine") == ["started"]
     assert outcomes(machine, "phase") == ["disks", "cache", "engine", "warm-up", "ready"]
 
@@ -78,7 +78,7 @@ def test_a_failed_or_stopped_boot_is_logged(machine: Machine, bucket: Path, tmp_
     last = lines(machine, "phase")[-1]
     assert (last["level"], last["outcome"]) == ("error", "failed") and "no such device" in last["error"]
     other = Machine(root=tmp_path / "other", bucket=bucket)
-    other.boot.world.sleep = lambda _: other.agent.ask_to_drain(DrainOwner.IDLE, "x", timedelta(0)) and None
+    other.boot.services.sleep = lambda _: other.agent.ask_to_drain(DrainOwner.IDLE, "x", timedelta(0)) and None
     other.disks.failures = 1
     other.boot.run()
     assert outcomes(other, "boot_step") == ["stopped"]
@@ -86,8 +86,8 @@ def test_a_failed_or_stopped_boot_is_logged(machine: Machine, bucket: Path, tmp_
 
 def test_a_drain_is_logged_with_its_owner_and_outcome(machine: Machine) -> None:
     machine.boot.run()
-    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: rests", timedelta(minutes=10))
-    machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=START + timedelta(seconds=60))]
+    machine.agent.ask_to_drain(DrainOwner.IDLE, "idle: no request", timedelta(minutes=10))
+    machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=START + timedelta(seconds=60))]
     machine.pass_time(timedelta(seconds=20))
     first, notice, finished = lines(machine, "drain")
     assert (first["outcome"], first["by"], first["asked_by"]) == ("accepted", "idle", "idle")
@@ -101,8 +101,8 @@ def test_a_drain_is_logged_with_its_owner_and_outcome(machine: Machine) -> None:
 
 
 def test_a_problem_is_logged_when_it_begins_and_ends(machine: Machine) -> None:
-    for words in ("no key", "no key", "no answer", None, None):
-        machine.life.warn("revision", words)
+    for error in ("no key", "no key", "no answer", None, None):
+        machine.state.warn("revision", error)
     assert [(one["outcome"], one.get("error")) for one in lines(machine, "problem")] == [
         ("begun", "no key"),
         ("begun", "no answer"),
@@ -124,7 +124,7 @@ def test_a_kill_of_a_hanging_engine_is_logged(machine: Machine) -> None:
     machine.agent.ask_to_drain(DrainOwner.SPOT, "spot: x", timedelta(seconds=20))
     machine.pass_time(timedelta(seconds=30))
     assert outcomes(machine, "engine")[-2:] == ["stopping", "killed"]
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 class Served:
@@ -132,7 +132,7 @@ class Served:
 
     def __init__(self, machine: Machine) -> None:
         self._servers = server.serve(
-            machine.life,
+            machine.state,
             address="127.0.0.1",
             checked=machine.orders,
             ask=machine.agent.ask_to_drain,
@@ -176,13 +176,13 @@ def test_lines_contain_refusals_and_no_secrets(machine: Machine) -> None:
             post(signed, header(signed)),
         ]
     other = "AKIA" + "ABCDEFGHIJKLMNOP"
-    machine.life.enter(Phase.DRAINED, f"Authorization: Bearer {KEY}, {other}")
+    machine.state.enter(Phase.DRAINED, f"Authorization: Bearer {KEY}, {other}")
     assert [answer.status_code for answer in answers] == [404, 401, 401, 400, 202]
     refused = [line for line in lines(machine) if line["outcome"] == "refused"]
-    told = [
+    logged = [
         (one["level"], one["event"], one.get("code"), one["method"], one["path"], one["status"]) for one in refused
     ]
-    assert told == [
+    assert logged == [
         ("warning", "request", None, "GET", f"/{HIDDEN}", 404),
         ("warning", "order", "unsigned", "POST", orders.PATH, 401),
         ("warning", "order", "bad_signature", "POST", orders.PATH, 401),
@@ -217,7 +217,7 @@ def test_a_block_is_timed_for_each_outcome() -> None:
 def test_planted_secrets_are_in_no_line(form: Form, bucket: Path, tmp_path: Path) -> None:
     hide_variables(IN_VARIABLES)
     machine = Machine(root=tmp_path, bucket=bucket, form=form)
-    machine.life.warn("disks", PLANTED)
+    machine.state.warn("disks", PLANTED)
     machine.agent.ask_to_drain(DrainOwner.PERSON, PLANTED, timedelta(seconds=60))
     second = Machine(root=tmp_path / "second", bucket=bucket, form=form)
 

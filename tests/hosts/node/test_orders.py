@@ -19,19 +19,19 @@ from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
 from hosts.node import orders as node_orders
 from hosts.node.orders import MOST, REMEMBERED
 from tests.fixtures import signing
-from tests.fixtures.node.endpoints import Faces
-from tests.fixtures.node.world import Machine, settings
+from tests.fixtures.node.endpoints import AgentServers
+from tests.fixtures.node.fake_node import Machine, settings
 from tests.fixtures.watchdogs import plain
 
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Machine], Faces]]:
+def serve() -> Iterator[Callable[[Machine], AgentServers]]:
     with ExitStack() as running:
 
-        def start(machine: Machine) -> Faces:
-            served = Faces(machine)
+        def start(machine: Machine) -> AgentServers:
+            served = AgentServers(machine)
             for one in (served.http, served.check):
                 running.callback(one.stop)
             return served
@@ -40,25 +40,25 @@ def serve() -> Iterator[Callable[[Machine], Faces]]:
 
 
 @pytest.fixture
-def faces(bucket: Path, tmp_path: Path, serve: Callable[[Machine], Faces]) -> Faces:
+def servers(bucket: Path, tmp_path: Path, serve: Callable[[Machine], AgentServers]) -> AgentServers:
     machine = Machine(root=tmp_path, bucket=bucket)
     machine.boot.run()
     return serve(machine)
 
 
-def body(faces: Faces, **changes: object) -> bytes:
-    return json.dumps(faces.order(changes)).encode()
+def body(servers: AgentServers, **changes: object) -> bytes:
+    return json.dumps(servers.order(changes)).encode()
 
 
-def post(faces: Faces, signed: bytes, claim: Claim | None = None) -> httpx.Response:
+def post(servers: AgentServers, signed: bytes, claim: Claim | None = None) -> httpx.Response:
     """Post a body with the signature of another body, or with a valid one."""
     head = {"Authorization": orders.header(claim or signing.key().sign(signed))}
-    return httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head, timeout=60)
+    return httpx.post(f"{servers.url}{orders.PATH}", content=signed, headers=head, timeout=60)
 
 
-def raw(faces: Faces, head: str) -> bytes:
+def raw(servers: AgentServers, head: str) -> bytes:
     """Return the agent's answer to a header section, before it received a byte of a body."""
-    host, port = faces.url.removeprefix("http://").split(":")
+    host, port = servers.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"POST {orders.PATH} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))
@@ -75,22 +75,24 @@ def raw(faces: Faces, head: str) -> bytes:
         pytest.param(f"gpufleet-order {'0' * 64} {'A' * 344}", id="another scheme"),
     ],
 )
-def test_an_order_without_a_signature_is_refused_before_its_body_is_read(faces: Faces, authorization: str) -> None:
-    answer = raw(faces, f"Authorization: {authorization}\r\nContent-Length: 4000")
+def test_an_order_without_a_signature_is_refused_before_its_body_is_read(
+    servers: AgentServers, authorization: str
+) -> None:
+    answer = raw(servers, f"Authorization: {authorization}\r\nContent-Length: 4000")
     assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "unsigned"' in answer
-    assert faces.machine.life.ready
+    assert servers.machine.state.ready
 
 
-def test_an_unknown_key_is_refused_before_the_body_is_read(faces: Faces) -> None:
-    claim = signing.key("stranger").sign(b"{}")
-    answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
+def test_an_unknown_key_is_refused_before_the_body_is_read(servers: AgentServers) -> None:
+    claim = signing.key("unknown").sign(b"{}")
+    answer = raw(servers, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
     assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "unknown_key"' in answer
     # The answer names the known keys: during a rotation, operators see which settings the instance has.
     assert signing.key().public.fingerprint[:12].encode() in answer
-    assert faces.machine.life.ready
+    assert servers.machine.state.ready
 
 
-def test_an_impossible_signature_is_refused_before_the_body_is_read(faces: Faces) -> None:
+def test_an_impossible_signature_is_refused_before_the_body_is_read(servers: AgentServers) -> None:
     public = signing.key().public
     for signature in (
         b"\x00" * (public.size - 1),
@@ -98,46 +100,46 @@ def test_an_impossible_signature_is_refused_before_the_body_is_read(faces: Faces
         public.modulus.to_bytes(public.size, "big"),
     ):
         claim = Claim(public.fingerprint, signature)
-        answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
+        answer = raw(servers, f"Authorization: {orders.header(claim)}\r\nContent-Length: 4000")
         assert answer.startswith(b"HTTP/1.1 401 ") and b'"code": "bad_signature"' in answer
-    assert faces.machine.life.ready
+    assert servers.machine.state.ready
 
 
-def test_an_oversized_body_is_refused_before_it_is_read(faces: Faces) -> None:
+def test_an_oversized_body_is_refused_before_it_is_read(servers: AgentServers) -> None:
     claim = signing.key().sign(b"{}")
-    answer = raw(faces, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.LARGEST + 1}")
+    answer = raw(servers, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.LARGEST + 1}")
     assert answer.startswith(b"HTTP/1.1 413 ") and b'"code": "too_large"' in answer
-    assert faces.machine.life.ready
+    assert servers.machine.state.ready
 
 
-def test_a_signature_of_another_or_a_reencoded_body_is_refused(faces: Faces) -> None:
-    signed = body(faces)
+def test_a_signature_of_another_or_a_reencoded_body_is_refused(servers: AgentServers) -> None:
+    signed = body(servers)
     claim = signing.key().sign(signed)
     others = [
-        body(faces),
+        body(servers),
         signed.replace(b'"deadline_s": 60', b'"deadline_s": 00'),
         signed + b" ",
         json.dumps(json.loads(signed), indent=1).encode(),
         b"",
     ]
     for other in others:
-        faces.refused(post(faces, other, claim), 401, "bad_signature")
+        servers.refused(post(servers, other, claim), 401, "bad_signature")
     forged = Claim(claim.fingerprint, bytes([claim.signature[0] ^ 1]) + claim.signature[1:])
-    faces.refused(post(faces, signed, forged), 401, "bad_signature")
-    assert post(faces, signed, claim).status_code == 202
+    servers.refused(post(servers, signed, forged), 401, "bad_signature")
+    assert post(servers, signed, claim).status_code == 202
 
 
-def test_an_invalid_signature_with_a_known_fingerprint_is_refused(faces: Faces) -> None:
-    signed = body(faces)
-    stranger = signing.key("stranger").sign(signed)
-    claim = Claim(signing.key().public.fingerprint, stranger.signature)
-    faces.refused(post(faces, signed, claim), 401, "bad_signature")
+def test_an_invalid_signature_with_a_known_fingerprint_is_refused(servers: AgentServers) -> None:
+    signed = body(servers)
+    unknown_claim = signing.key("unknown").sign(signed)
+    claim = Claim(signing.key().public.fingerprint, unknown_claim.signature)
+    servers.refused(post(servers, signed, claim), 401, "bad_signature")
 
 
-def test_an_order_for_another_instance_is_refused(faces: Faces) -> None:
+def test_an_order_for_another_instance_is_refused(servers: AgentServers) -> None:
     """A captured order can drain only the instance that it names."""
     for other in ("i-0fedcba9876543210", "", "I-0123456789ABCDEF0", "i-0123456789abcdef0 "):
-        faces.refused(faces.drain(instance=other), 403, "other_instance")
+        servers.refused(servers.drain(instance=other), 403, "other_instance")
 
 
 @pytest.mark.parametrize(
@@ -151,25 +153,25 @@ def test_an_order_for_another_instance_is_refused(faces: Faces) -> None:
     ],
 )
 def test_the_time_of_an_order_is_within_five_minutes_of_the_agents(
-    faces: Faces, off: timedelta, *, taken: bool
+    servers: AgentServers, off: timedelta, *, taken: bool
 ) -> None:
-    faces.machine.clock.now += timedelta(hours=1)
-    now = faces.machine.clock()
-    answer = faces.drain(at=(now + off).isoformat())
+    servers.machine.clock.now += timedelta(hours=1)
+    now = servers.machine.clock()
+    answer = servers.drain(at=(now + off).isoformat())
     if taken:
         assert answer.status_code == 202
     else:
-        faces.refused(answer, 403, "wrong_time")
+        servers.refused(answer, 403, "wrong_time")
         assert datetime.fromisoformat(answer.json()["now"]) == now
 
 
-def test_only_the_refusal_of_a_wrong_time_contains_the_agents_clock(faces: Faces) -> None:
+def test_only_the_refusal_of_a_wrong_time_contains_the_agents_clock(servers: AgentServers) -> None:
     old = {"at": "2020-01-01T00:00:00Z"}
     others = [
-        faces.drain(instance="i-other", **old),
-        faces.drain(action="delete", **old),
-        post(faces, body(faces, **old), signing.key("stranger").sign(b"x")),
-        post(faces, body(faces, **old), signing.key().sign(b"x")),
+        servers.drain(instance="i-other", **old),
+        servers.drain(action="delete", **old),
+        post(servers, body(servers, **old), signing.key("unknown").sign(b"x")),
+        post(servers, body(servers, **old), signing.key().sign(b"x")),
     ]
     assert [answer.json()["code"] for answer in others] == [
         "other_instance", "malformed", "unknown_key", "bad_signature",
@@ -178,11 +180,11 @@ def test_only_the_refusal_of_a_wrong_time_contains_the_agents_clock(faces: Faces
 
 
 def test_an_order_is_accepted_once_even_after_a_restart_of_the_agent(
-    faces: Faces, serve: Callable[[Machine], Faces]
+    servers: AgentServers, serve: Callable[[Machine], AgentServers]
 ) -> None:
-    machine, signed = faces.machine, body(faces)
-    assert post(faces, signed).status_code == 202
-    again = post(faces, signed)
+    machine, signed = servers.machine, body(servers)
+    assert post(servers, signed).status_code == 202
+    again = post(servers, signed)
     assert (again.status_code, again.json()["code"]) == (403, "used_nonce")
     machine.restart_agent()
     again = post(serve(machine), signed)
@@ -200,10 +202,10 @@ def test_an_order_is_accepted_once_even_after_a_restart_of_the_agent(
     ],
 )
 def test_without_stored_nonces_older_orders_are_refused(
-    faces: Faces, serve: Callable[[Machine], Faces], left: bytes | None
+    servers: AgentServers, serve: Callable[[Machine], AgentServers], left: bytes | None
 ) -> None:
-    machine, signed = faces.machine, body(faces)
-    assert post(faces, signed).status_code == 202
+    machine, signed = servers.machine, body(servers)
+    assert post(servers, signed).status_code == 202
     file = machine.root / "var/lib/gpu-fleet/orders.json"
     if left is None:
         file.unlink()
@@ -220,62 +222,64 @@ def test_without_stored_nonces_older_orders_are_refused(
 
 
 def test_a_full_disk_prevents_no_drain_and_allows_no_replay(
-    faces: Faces, serve: Callable[[Machine], Faces], monkeypatch: pytest.MonkeyPatch
+    servers: AgentServers, serve: Callable[[Machine], AgentServers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, _: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    machine, signed = faces.machine, body(faces)
+    machine, signed = servers.machine, body(servers)
     monkeypatch.setattr(node_orders, "write_atomically", full)
-    assert post(faces, signed).status_code == 202
-    assert "No space left" in machine.life.status()["warnings"]["orders"]
-    assert post(faces, signed).json()["code"] == "used_nonce"
+    assert post(servers, signed).status_code == 202
+    assert "No space left" in machine.state.status()["warnings"]["orders"]
+    assert post(servers, signed).json()["code"] == "used_nonce"
     monkeypatch.undo()
     machine.clock.now += timedelta(seconds=10)
     machine.restart_agent()
     assert post(serve(machine), signed).json()["code"] == "wrong_time"
 
 
-def test_nonces_are_stored_until_their_orders_have_expired(faces: Faces) -> None:
-    machine = faces.machine
+def test_nonces_are_stored_until_their_orders_have_expired(servers: AgentServers) -> None:
+    machine = servers.machine
     begin = machine.clock()
-    signed = body(faces, at=(begin + WINDOW).isoformat())
-    assert post(faces, signed).status_code == 202
+    signed = body(servers, at=(begin + WINDOW).isoformat())
+    assert post(servers, signed).status_code == 202
     file = machine.root / "var/lib/gpu-fleet/orders.json"
     machine.clock.now = begin + 2 * WINDOW  # the longest time for which it can be valid
-    assert post(faces, signed).json()["code"] == "used_nonce"
+    assert post(servers, signed).json()["code"] == "used_nonce"
     machine.clock.now = begin + WINDOW + REMEMBERED
-    assert faces.drain().status_code == 202
+    assert servers.drain().status_code == 202
     assert len(json.loads(file.read_text())["nonces"]) == 1
 
 
-def test_too_many_orders_are_refused_until_the_oldest_expire(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
-    machine = faces.machine
+def test_too_many_orders_are_refused_until_the_oldest_expire(
+    servers: AgentServers, serve: Callable[[Machine], AgentServers]
+) -> None:
+    machine = servers.machine
     now = machine.clock()
     file = machine.root / "var/lib/gpu-fleet/orders.json"
     file.write_text(json.dumps({"version": 1, "nonces": {f"{n:032x}": now.timestamp() for n in range(MOST)}}))
     machine.restart_agent()
-    faces = serve(machine)
-    answer = faces.drain()
+    servers = serve(machine)
+    answer = servers.drain()
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many")
     machine.clock.now += REMEMBERED
-    assert faces.drain().status_code == 202
+    assert servers.drain().status_code == 202
 
 
-def instance_of(faces: Faces):  # noqa: ANN201
-    cloud = faces.machine.cloud
+def instance_of(servers: AgentServers):  # noqa: ANN201
+    cloud = servers.machine.cloud
     return plain.instance(1, id=cloud.instance_id, private_address=cloud.address)
 
 
 def agents(
-    faces: Faces,
+    servers: AgentServers,
     key: str = "control host",
     *,
     now: Callable[[], datetime] | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> NodeAgents:
-    port = faces.http.server_address[1]
-    return NodeAgents(lambda: signing.key(key), port=port, now=now or faces.machine.clock, warn=warn)
+    port = servers.http.server_address[1]
+    return NodeAgents(lambda: signing.key(key), port=port, now=now or servers.machine.clock, warn=warn)
 
 
 @pytest.mark.parametrize(
@@ -286,32 +290,37 @@ def agents(
         pytest.param(timedelta(hours=2), id="two hours ahead"),
     ],
 )
-def test_an_agents_clock_that_is_off_costs_no_drain_and_is_told(faces: Faces, off: timedelta) -> None:
-    said: list[str] = []
-    faces.machine.clock.now += timedelta(hours=3)
-    ours = faces.machine.clock() - off
-    with closing(agents(faces, now=lambda: ours, warn=said.append)) as asking:
-        taken = asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
+def test_a_wrong_clock_of_an_agent_delays_no_drain_and_is_reported(servers: AgentServers, off: timedelta) -> None:
+    warnings: list[str] = []
+    servers.machine.clock.now += timedelta(hours=3)
+    ours = servers.machine.clock() - off
+    with closing(agents(servers, now=lambda: ours, warn=warnings.append)) as asking:
+        taken = asking.drain(instance_of(servers), DrainOwner.IDLE, "idle", 60)
     assert taken["draining"] is True
     minutes = abs(off) // MINUTE
     word = "ahead of" if off > timedelta() else "behind"
-    name = faces.machine.cloud.instance_id
-    assert said == [f"{name}: its clock is {minutes} min {word} ours; the order is signed with its time"]
+    name = servers.machine.cloud.instance_id
+    assert warnings == [f"{name}: its clock is {minutes} min {word} ours; the order is signed with its time"]
 
 
-def test_an_agent_with_a_very_wrong_clock_gets_no_order(faces: Faces) -> None:
+def test_an_agent_with_a_very_wrong_clock_gets_no_order(servers: AgentServers) -> None:
     """The answer with the clock is not signed: an attacker could obtain an order for next year and keep it."""
-    said: list[str] = []
-    ours = faces.machine.clock() - timedelta(hours=2, minutes=1)
+    warnings: list[str] = []
+    ours = servers.machine.clock() - timedelta(hours=2, minutes=1)
     why = "its agent refused to drain: its clock is 121 min ahead of ours"
-    with closing(agents(faces, now=lambda: ours, warn=said.append)) as asking, pytest.raises(CloudError, match=why):
-        asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
-    assert (faces.machine.life.ready, said) == (True, [])
+    with (
+        closing(agents(servers, now=lambda: ours, warn=warnings.append)) as asking,
+        pytest.raises(CloudError, match=why),
+    ):
+        asking.drain(instance_of(servers), DrainOwner.IDLE, "idle", 60)
+    assert (servers.machine.state.ready, warnings) == (True, [])
 
 
-def test_the_control_host_signs_at_most_once_more(faces: Faces, serve: Callable[[Machine], Faces]) -> None:
+def test_the_control_host_signs_at_most_once_more(
+    servers: AgentServers, serve: Callable[[Machine], AgentServers]
+) -> None:
     """An agent, or an attacker in front of it, whose clock differs in each answer."""
-    machine = faces.machine
+    machine = servers.machine
     answers: list[datetime] = []
 
     def clock() -> datetime:
@@ -321,23 +330,23 @@ def test_the_control_host_signs_at_most_once_more(faces: Faces, serve: Callable[
     machine.orders = node_orders.Orders(
         instance=machine.cloud.instance_id,
         keys=[signing.key().public],
-        nonces=node_orders.Nonces(machine.root / "other.json", machine.clock, machine.life.warn),
+        nonces=node_orders.Nonces(machine.root / "other.json", machine.clock, machine.state.warn),
         now=clock,
     )
-    faces = serve(machine)
-    with closing(agents(faces)) as asking, pytest.raises(CloudError, match="refused to drain") as refused:
-        asking.drain(instance_of(faces), DrainOwner.IDLE, "idle", 60)
+    servers = serve(machine)
+    with closing(agents(servers)) as asking, pytest.raises(CloudError, match="refused to drain") as refused:
+        asking.drain(instance_of(servers), DrainOwner.IDLE, "idle", 60)
     assert (refused.value.code, len(answers)) == ("wrong_time", 2)
 
 
 def test_keys_change_without_an_order_that_is_refused(
-    bucket: Path, tmp_path: Path, serve: Callable[[Machine], Faces]
+    bucket: Path, tmp_path: Path, serve: Callable[[Machine], AgentServers]
 ) -> None:
     """The procedure of docs/security.md, step by step, with a partially updated fleet at each step."""
     old, new = (signing.key(name).public.text for name in ("control host", "next"))
     number = iter(range(100))
 
-    def booted(*keys: str) -> Faces:
+    def booted(*keys: str) -> AgentServers:
         machine = Machine(root=tmp_path / str(next(number)), bucket=bucket, settings=settings(order_keys=keys))
         machine.boot.run()
         return serve(machine)
@@ -353,36 +362,36 @@ def test_keys_change_without_an_order_that_is_refused(
         for signer in signers:
             for served in fleet:
                 with closing(agents(served, signer)) as asking:
-                    taken = asking.switch(instance_of(served), served.machine.life.digest or "")
+                    taken = asking.switch(instance_of(served), served.machine.state.digest or "")
                 assert taken["ready"] is True, step
     # In the wrong order: the instance names the key that it knows, as `/status` did before.
     too_early = booted(old)
-    assert too_early.machine.life.status()["order_keys"] == [signing.key().public.fingerprint]
-    why = "key .* is unknown here; known: "
+    assert too_early.machine.state.status()["order_keys"] == [signing.key().public.fingerprint]
+    why = "key .* is not accepted; accepted: "
     with closing(agents(too_early, "next")) as asking, pytest.raises(CloudError, match=why) as refused:
         asking.drain(instance_of(too_early), DrainOwner.IDLE, "idle", 60)
     assert refused.value.code == "unknown_key"
 
 
-def test_status_and_metrics_name_the_accepted_keys(faces: Faces) -> None:
+def test_status_and_metrics_name_the_accepted_keys(servers: AgentServers) -> None:
     fingerprint = signing.key().public.fingerprint
-    assert httpx.get(f"{faces.url}/status", timeout=60).json()["order_keys"] == [fingerprint]
-    page = httpx.get(f"{faces.url}/metrics", timeout=60).text
+    assert httpx.get(f"{servers.url}/status", timeout=60).json()["order_keys"] == [fingerprint]
+    page = httpx.get(f"{servers.url}/metrics", timeout=60).text
     assert f'gpufleet_node_order_key{{pool="chat",key="{fingerprint}"}} 1' in page
 
 
-def test_no_key_of_an_instance_can_sign_an_order(faces: Faces) -> None:
+def test_no_key_of_an_instance_can_sign_an_order(servers: AgentServers) -> None:
     """An instance has public keys and the engines' API key. Neither can sign an order."""
-    machine = faces.machine
-    told = json.dumps(machine.life.status()) + "".join(
+    machine = servers.machine
+    readable = json.dumps(machine.state.status()) + "".join(
         path.read_text(errors="replace") for path in machine.root.rglob("*") if path.is_file()
     )
-    assert "PRIVATE" not in told and signing.pem().splitlines()[2] not in told
-    signed = body(faces)
+    assert "PRIVATE" not in readable and signing.pem().splitlines()[2] not in readable
+    signed = body(servers)
     for secret in (signing.ENGINE_KEY, *machine.settings.order_keys):
         head = {"Authorization": f"Bearer {secret}"}
-        answer = httpx.post(f"{faces.url}{orders.PATH}", content=signed, headers=head, timeout=60)
-        faces.refused(answer, 401, "unsigned")
+        answer = httpx.post(f"{servers.url}{orders.PATH}", content=signed, headers=head, timeout=60)
+        servers.refused(answer, 401, "unsigned")
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,14 @@ def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("image", [None, "n@sha256:2"], ids=["none: as earlier stacks write it", "an image"])
 def test_a_node_exporter_is_optional(tmp_path: Path, image: str | None) -> None:
     file = tmp_path / "instance.json"
-    told = to_json(replace(WRITTEN, node_exporter_image=image))
-    file.write_text(json.dumps(told))
-    assert ("node_exporter_image" in told) == (image is not None)
+    written_settings = to_json(replace(WRITTEN, node_exporter_image=image))
+    file.write_text(json.dumps(written_settings))
+    assert ("node_exporter_image" in written_settings) == (image is not None)
     assert load(file).node_exporter_image == image
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "says"),
+    ("field", "value", "message"),
     [
         pytest.param("version", 2, "version", id="another version"),
         pytest.param("pool", None, "pool", id="no text"),
@@ -44,15 +44,15 @@ def test_a_node_exporter_is_optional(tmp_path: Path, image: str | None) -> None:
         pytest.param("boot_limits_s", {"disks": 1}, "cache", id="a limit is missing"),
         pytest.param("order_keys", [], "order_keys", id="no key for orders"),
         pytest.param("order_keys", "MII", "order_keys", id="a text for keys"),
-        pytest.param("order_keys", ["MII"], "order_keys", id="what is no key"),
+        pytest.param("order_keys", ["MII"], "order_keys", id="not a key"),
         pytest.param("order_keys", [signing.key().public.text] * 3, "order_keys", id="three keys"),
         pytest.param("engine", {"kind": "llama", "image": "x", "args": [], "env": {}}, "llama", id="no engine"),
     ],
 )
-def test_an_invalid_value_is_named(tmp_path: Path, field: str, value: object, says: str) -> None:
+def test_an_invalid_value_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
     file = tmp_path / "instance.json"
     file.write_text(json.dumps({**written(), field: value}))
-    with pytest.raises(InstanceSettingsError, match=says) as caught:
+    with pytest.raises(InstanceSettingsError, match=message) as caught:
         load(file)
     assert str(file) in str(caught.value)
 

@@ -15,7 +15,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
 from serving.cache.store import FolderReader, FolderStore, ObjectCallback, ObjectStore, PartConsumer
-from tests.fixtures.node.world import FakeCloud, Machine
+from tests.fixtures.node.fake_node import FakeCloud, Machine
 
 PIECE = 64 * 1024
 
@@ -87,16 +87,16 @@ def on_slow_store(machine: Machine) -> SlowStore:
     return cloud.slow
 
 
-def test_a_store_that_trickles_fails_the_boot_at_its_limit_and_says_how_far_it_came(
+def test_a_store_that_trickles_fails_the_boot_at_its_limit_and_the_error_shows_the_progress(
     slow_bucket: tuple[Path, str], tmp_path: Path
 ) -> None:
     machine = Machine(root=tmp_path / "root", bucket=slow_bucket[0])
     on_slow_store(machine).wait = lambda: machine.clock.sleep(300)
     assert not machine.boot.run()
-    assert machine.life.phase is Phase.FAILED
+    assert machine.state.phase is Phase.FAILED
     # The limit is 30 minutes; one piece of each of the two files was being read.
     assert 1800 <= machine.since_start() <= 1800 + 2 * 300
-    assert "bytes are here and its time is over" in str(machine.life.status()["error"])
+    assert "bytes fetched when the time limit was reached" in str(machine.state.status()["error"])
 
 
 def test_a_preemption_while_a_slow_store_sends_ends_the_sync_and_leaves_nothing_half_there(
@@ -110,14 +110,14 @@ def test_a_preemption_while_a_slow_store_sends_ends_the_sync_and_leaves_nothing_
         machine.clock.sleep(1)
         if slow.pieces == 10:
             at = machine.clock.now + timedelta(seconds=120)
-            machine.cloud.said = [CloudNotice(kind=Notice.PREEMPTION, at=at)]
+            machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=at)]
             machine.agent.tick()
 
     slow.wait = wait
     assert not machine.boot.run()
     assert slow.pieces <= 12
     machine.agent.tick()
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
     assert Cache(machine.boot.cache_root).find_digest(digest) is None
     assert machine.units.calls == []
     # Another boot with the same disks resumes and completes the model.
@@ -139,8 +139,8 @@ def test_a_drain_aborts_the_fetch_of_another_revision(slow_bucket: tuple[Path, s
     slow.wait = lambda: machine.agent.ask_to_drain(DrainOwner.PERSON, "by hand", timedelta(seconds=60)) and None
     machine.switch.change(second.digest)
     assert slow.pieces <= 2
-    assert machine.life.digest == digest
-    assert (machine.life.switching_to, machine.life.switch_error) == (
+    assert machine.state.digest == digest
+    assert (machine.state.switching_to, machine.state.switch_error) == (
         None, f"{second.digest[:12]}: the instance drains",
     )  # fmt: skip
     publish.rollout(FolderStore(folder), name="chat", digest=second.digest)

@@ -16,7 +16,7 @@ from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
 from serving.cache.store import FolderStore
-from tests.fixtures.node.world import Machine
+from tests.fixtures.node.fake_node import Machine
 
 
 @pytest.fixture
@@ -45,16 +45,18 @@ def machine(own_bucket: Path, tmp_path: Path) -> Machine:
 
 def served(machine: Machine) -> bool:
     """Return whether the engine's unit and the agent's state name the same revision."""
-    return str(machine.life.digest) in machine.units.texts[engines.UNIT] and machine.life.agent_check() == "up ready"
+    return (
+        str(machine.state.digest) in machine.units.texts[engines.UNIT] and machine.state.agent_check() == "up ready"
+    )
 
 
 def test_the_served_revision_is_only_fetched(machine: Machine, own_bucket: Path, fresh: str) -> None:
-    before = machine.life.digest
+    before = machine.state.digest
     assert machine.switch.follow() is None
-    assert machine.life.staged == before
+    assert machine.state.staged == before
     publish.rollout(FolderStore(own_bucket), name="chat", digest=fresh)
     assert machine.switch.follow() is None
-    assert (machine.life.staged, machine.life.digest) == (fresh, before)
+    assert (machine.state.staged, machine.state.digest) == (fresh, before)
     assert Cache(machine.boot.cache_root).find_digest(fresh) is not None
     assert served(machine)
 
@@ -63,45 +65,45 @@ def test_a_switch_leaves_rotation_waits_for_requests_and_serves_the_new_revision
     machine: Machine, fresh: str
 ) -> None:
     machine.engine.running = 2
-    heard: list[str] = []
+    answers: list[str] = []
 
     def sleep(seconds: float) -> None:
         machine.clock.sleep(seconds)
-        heard.append(machine.life.agent_check())
+        answers.append(machine.state.agent_check())
         if machine.since_start() > 20:
             machine.engine.running = 0
 
-    machine.boot.world.sleep = sleep
+    machine.boot.services.sleep = sleep
     machine.units.calls.clear()
     machine.switch.change(fresh)
-    assert set(heard) == {"drain"}
+    assert set(answers) == {"drain"}
     # 20 s of requests, then 3 s after which the router is certainly notified.
     assert machine.since_start() >= 23
     assert machine.units.calls[:2] == [("stop", engines.UNIT), ("start", engines.UNIT)]
-    assert machine.life.digest == fresh
+    assert machine.state.digest == fresh
     assert served(machine)
-    assert machine.life.status()["switch_error"] is None
+    assert machine.state.status()["switch_error"] is None
 
 
 def test_a_revision_that_does_not_run_is_taken_back(machine: Machine, fresh: str) -> None:
-    before = machine.life.digest
+    before = machine.state.digest
 
     def start(_name: str) -> UnitState:
         return UnitState.FAILED if fresh in machine.units.texts[engines.UNIT] else UnitState.ACTIVE
 
     machine.units.on_start = start
     machine.switch.change(fresh)
-    assert machine.life.digest == before
+    assert machine.state.digest == before
     assert served(machine)
-    assert "the engine ended while it loaded" in machine.life.status()["switch_error"]
+    assert "the engine stopped during its start" in machine.state.status()["switch_error"]
 
 
 def test_if_no_revision_runs_the_instance_fails_with_both_errors(machine: Machine, fresh: str) -> None:
     machine.units.on_start = lambda _name: UnitState.FAILED
     machine.switch.change(fresh)
-    assert machine.life.phase is Phase.FAILED
-    assert "the way back" in machine.life.status()["error"]
-    assert machine.life.agent_check() == "down"
+    assert machine.state.phase is Phase.FAILED
+    assert "the rollback failed" in machine.state.status()["error"]
+    assert machine.state.agent_check() == "down"
     machine.pass_time(machine.settings.power_off_after + timedelta(seconds=1))
     assert machine.powered_off == 1
 
@@ -115,7 +117,7 @@ def test_a_revision_that_cannot_be_fetched_disturbs_no_request(
     machine.switch.change(fresh)
     assert machine.units.calls == []
     assert served(machine)
-    assert fresh[:12] in machine.life.status()["switch_error"]
+    assert fresh[:12] in machine.state.status()["switch_error"]
     publish.rollout(FolderStore(own_bucket), name="chat", digest=fresh)
     assert "bytes in the store" in str(machine.switch.follow())
 
@@ -127,17 +129,17 @@ def test_a_drain_aborts_a_switch(machine: Machine, fresh: str) -> None:
         machine.clock.sleep(seconds)
         machine.agent.ask_to_drain(DrainOwner.CLOUD, "preempted", timedelta(seconds=30))
 
-    machine.boot.world.sleep = sleep
+    machine.boot.services.sleep = sleep
     machine.switch.change(fresh)
-    assert machine.life.phase is Phase.DRAINING
-    assert machine.life.agent_check() == "drain"
+    assert machine.state.phase is Phase.DRAINING
+    assert machine.state.agent_check() == "drain"
     machine.engine.running = 0
     machine.pass_time(timedelta(seconds=10))
-    assert machine.life.phase is Phase.DRAINED
+    assert machine.state.phase is Phase.DRAINED
 
 
 def test_only_a_ready_instance_switches_and_one_switch_at_a_time(machine: Machine, fresh: str) -> None:
-    assert machine.switch.ask(str(machine.life.digest)) is None
+    assert machine.switch.ask(str(machine.state.digest)) is None
     machine.engine.silent = True
     machine.pass_time(timedelta(seconds=5))
     with pytest.raises(SwitchBusyError, match="ready"):
@@ -147,4 +149,4 @@ def test_only_a_ready_instance_switches_and_one_switch_at_a_time(machine: Machin
     thread = machine.switch.ask(fresh)
     assert thread is not None
     thread.join(30)
-    assert machine.life.digest == fresh
+    assert machine.state.digest == fresh

@@ -23,19 +23,19 @@ def write(program: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "says"),
+    ("script", "message"),
     [
-        pytest.param("exec /bin/sleep 30", "not done in 0 s", id="hangs"),
+        pytest.param("exec /bin/sleep 30", "not finished within 0 s", id="hangs"),
         pytest.param("echo 'Unit not found.' >&2; exit 5", "exit code 5: Unit not found.", id="refuses"),
         pytest.param(None, "systemctl: No such file", id="is not there"),
     ],
 )
-def test_errors_of_systemctl(systemctl: Path, tmp_path: Path, does: str | None, says: str) -> None:
-    if does is not None:
-        write(systemctl, does)
+def test_errors_of_systemctl(systemctl: Path, tmp_path: Path, script: str | None, message: str) -> None:
+    if script is not None:
+        write(systemctl, script)
     units = Systemd(tmp_path, limit_s=0.3)
     for step in (units.start, units.stop, units.enable):
-        with pytest.raises(StepError, match=says):
+        with pytest.raises(StepError, match=message):
             step("engine.service")
     units.kill("engine.service")
     assert units.state("engine.service") is UnitState.UNKNOWN

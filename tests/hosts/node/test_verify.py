@@ -29,7 +29,7 @@ def test_a_changed_bit_of_a_model_is_detected(root: Path, bucket: Path, capsys: 
     place = Sync(store=store, cache=Cache(root / "mnt/nvme/models"), model="models/chat").bring(
         digest, datetime.now(UTC), Progress()
     )
-    assert (main(["verify"]), capsys.readouterr().out) == (0, f"chat {digest[:12]}: right\n")
+    assert (main(["verify"]), capsys.readouterr().out) == (0, f"chat {digest[:12]}: correct\n")
     weights = next(place.rglob("*.safetensors"))
     body = bytearray(weights.read_bytes())
     body[-1] ^= 1
@@ -41,4 +41,4 @@ def test_a_changed_bit_of_a_model_is_detected(root: Path, bucket: Path, capsys: 
 
 def test_a_disk_without_a_model_is_reported(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify"]) == 1
-    assert "holds no whole model" in capsys.readouterr().err
+    assert "contains no complete model" in capsys.readouterr().err
