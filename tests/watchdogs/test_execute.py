@@ -277,7 +277,7 @@ def test_a_pass_killed_between_intent_and_outcome_is_settled_by_the_next(call: s
     fleet = idle_fleet()
     run = executor(fleet)
     fleet.kill_at(call, lambda: run.attempt(decided(), step(fleet, run)))
-    assert fleet.intents == {ONE: decided()}
+    assert fleet.intents == {("idle", ONE): decided()}
     following, judged = executor(fleet), list[Decision]()
 
     def judge(decision: Decision) -> None:
@@ -304,15 +304,15 @@ def test_what_waits_or_failed_stays_open(finish: Callable[[Executor, Decision, s
     run = executor(fleet)
     run.intend(decided())
     finish(run, decided(), "later")
-    assert fleet.intents == {ONE: decided()}
+    assert fleet.intents == {("idle", ONE): decided()}
 
 
 def test_an_action_without_an_outcome_in_recovery_stays_open() -> None:
     fleet = idle_fleet()
-    fleet.intents = {ONE: decided()}
+    fleet.intents = {("idle", ONE): decided()}
     run = executor(fleet)
     run.settle(lambda _: None)
-    assert fleet.intents == {ONE: decided()}
+    assert fleet.intents == {("idle", ONE): decided()}
     assert not run.outcomes
 
 
@@ -341,7 +341,7 @@ def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
     made = run.finish("what was seen", plan(decided()))
     assert made.observed == "what was seen"
     assert [outcome.decision.resource for outcome in made.outcomes] == [TWO, ONE], "a note is not an outcome"
-    assert [outcome.decision.reason for _, outcome in fleet.outcomes][-1] is Reason.NOT_READY
+    assert fleet.outcomes[-1].outcome.decision.reason is Reason.NOT_READY
 
 
 # tags
@@ -409,7 +409,7 @@ def test_in_which_order_tags_are_written(how: dict[str, Any], calls: list[str]) 
     fleet.before = made.append
     written(fleet, executor(fleet), Tagging(fleet), **how)
     assert made == calls
-    assert {at for at, _ in fleet.outcomes} == {how.get("at", START)}
+    assert {row.at for row in fleet.outcomes} == {how.get("at", START)}
 
 
 # messages
@@ -454,7 +454,7 @@ def test_a_message_that_cannot_be_written_fails_the_step_and_not_the_pass() -> N
     run.attempt(decided(), step(fleet, run))
     assert [(outcome.kind, outcome.error) for outcome in run.outcomes] == [(OutcomeKind.FAILED, "the outbox is full")]
     assert fleet.ended == [ONE]
-    assert fleet.intents == {ONE: decided()}
+    assert fleet.intents == {("idle", ONE): decided()}
 
 
 def test_an_instance_is_looked_at_as_it_is_now() -> None:

@@ -1,8 +1,9 @@
-"""What watchdogs expect of a ledger: held by the real one, and by the fake one that other tests run on."""
+"""Contract test of `watchdogs.ports.Ledger`: the ledger on SQLite and on PostgreSQL, and `FakeLedger`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,53 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind, ConflictError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake, BrakeKind
-from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
+from gpufleet.domain.decisions import (
+    Action,
+    Decision,
+    FailedAttempts,
+    Outcome,
+    OutcomeKind,
+    PastAction,
+    Plan,
+    Reason,
+    Target,
+)
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.last_lists import CachedAnswer, LastLists
 from gpufleet.domain.model import CapacityType, Group, GroupList, Phase, SuspendedProcess
 from gpufleet.ledger import operations
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.ledgers import create_database
 from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.fake_ports import FakeLedger
 from tests.fixtures.watchdogs.plain import START, instance
 from watchdogs.ports import Ledger
 
+_DATABASES = count()
 END = Decision(resource="i-1", pool="batch", action=Action.END, reason=Reason.STILL_IDLE, detail="quiet")
 LATER = START + timedelta(minutes=1)
 
 
 @dataclass
 class Both:
-    """One of the two, with pool `batch` at target 2."""
+    """One implementation, with pool `batch` at target 2."""
 
     ledger: Ledger
     pull: Callable[[Brake], object]
     """What a person does by `gpufleet pause`, `keep` or `target`."""
 
 
-@pytest.fixture(params=["fake", "real"])
+@pytest.fixture(params=["fake", "sqlite", "postgresql"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
     if request.param == "fake":
         fleet = idle_fleet(2)
         yield Both(FakeLedger(fleet), fleet.brakes.append)
         return
-    engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    if request.param == "postgresql":
+        url = create_database(request.getfixturevalue("server"), f"contract{next(_DATABASES)}")
+    engine = open_ledger(url)
     operations.seed_target(engine, "fleet", "batch", 2, START)
     ledger = FleetLedger(engine, "fleet", "idle", "us")
     assert ledger.take_lease(START) is None
@@ -71,6 +87,31 @@ def test_a_target_that_a_person_holds_is_not_lowered(both: Both) -> None:
     assert [replace(one, id=0) for one in both.ledger.brakes(START)] == [brake]
 
 
+def test_a_pool_without_a_target_has_none_to_change(both: Both) -> None:
+    assert "other" not in both.ledger.targets()
+    with pytest.raises(ConflictError):
+        both.ledger.set_target(Target(pool="other", value=1, version=1), 2, "scale", "load", START)
+    with pytest.raises(ConflictError):
+        both.ledger.lower_target("other", 0, "a", START)
+    assert "other" not in both.ledger.targets()
+
+
+def test_a_brake_holds_until_its_end(both: Both) -> None:
+    brake = Brake(kind=BrakeKind.TARGET, scope="batch", owner="ann", reason="launch", since=START, until=LATER)
+    both.pull(brake)
+    assert [one.until for one in both.ledger.brakes(START)] == [LATER]
+    assert list(both.ledger.brakes(LATER)) == [], "the end itself is not included"
+    assert both.ledger.lower_target("batch", 0, "a", START).value == 2
+    assert both.ledger.lower_target("batch", 0, "a", LATER).value == 1, "a held change counts as not made"
+
+
+def test_brakes_are_in_the_order_in_which_they_were_pulled(both: Both) -> None:
+    scopes = ["batch", "all", "i-1"]
+    for scope in scopes:
+        both.pull(Brake(kind=BrakeKind.PAUSE, scope=scope, owner="ann", reason="x", since=START, until=None))
+    assert [one.scope for one in both.ledger.brakes(LATER)] == scopes
+
+
 def test_a_policy_is_seen_by_its_digest(both: Both) -> None:
     assert not both.ledger.policy_seen("idle", "batch", "x")
     both.ledger.see_policy("idle", "batch", "x", "ann", START)
@@ -88,6 +129,40 @@ def test_what_was_begun_stays_open_until_it_is_over(both: Both, kind: OutcomeKin
     both.ledger.record_outcome("idle", Outcome(decision=END, kind=kind, error=error), START)
     open_kinds = (OutcomeKind.WAITING, OutcomeKind.FAILED)
     assert list(both.ledger.unfinished("idle")) == ([END] if kind in open_kinds else [])
+
+
+def test_the_actions_of_each_watchdog_are_separate(both: Both) -> None:
+    both.ledger.intend("idle", END, START)
+    both.ledger.intend("spot", replace(END, reason=Reason.SURPLUS), START)
+    both.ledger.record_outcome("idle", Outcome(decision=END, kind=OutcomeKind.FAILED, error="refused"), START)
+    both.ledger.record_outcome("spot", Outcome(decision=END, kind=OutcomeKind.DONE), START)
+    assert list(both.ledger.unfinished("idle")) == [END] and list(both.ledger.unfinished("spot")) == []
+    assert both.ledger.ended_since("idle", START) == {} and list(both.ledger.done_since("idle", START)) == []
+    assert both.ledger.ended_since("spot", START) == {"batch": 1} and len(both.ledger.done_since("spot", START)) == 1
+    assert both.ledger.failed_since("spot", START) == {} and both.ledger.failed_since("idle", START).keys() == {"i-1"}
+
+
+def test_unfinished_actions_are_oldest_first(both: Both) -> None:
+    begun = [replace(END, resource=name) for name in ("i-9", "i-2", "i-5")]
+    for decision, at in zip(begun, (LATER, START, START), strict=True):
+        both.ledger.intend("idle", decision, at)
+    assert [one.resource for one in both.ledger.unfinished("idle")] == ["i-2", "i-5", "i-9"]
+
+
+def test_an_end_counts_once_and_every_stop_counts(both: Both) -> None:
+    stop = replace(END, resource="i-2", action=Action.STOP)
+    for at in (START, LATER):
+        for decision in (END, stop):
+            both.ledger.record_outcome("idle", Outcome(decision=decision, kind=OutcomeKind.DONE), at)
+    assert both.ledger.ended_since("idle", START) == {"batch": 3}
+    assert both.ledger.ended_since("idle", LATER) == {"batch": 1}, "the end that was recorded before"
+
+
+def test_done_actions_are_oldest_first_whatever_was_recorded_first(both: Both) -> None:
+    for resource, at in (("i-1", LATER), ("i-2", START)):
+        decision = replace(END, resource=resource)
+        both.ledger.record_outcome("idle", Outcome(decision=decision, kind=OutcomeKind.DONE), at)
+    assert [past.resource for past in both.ledger.done_since("idle", START)] == ["i-2", "i-1"]
 
 
 def test_what_was_done_is_counted_since_a_time(both: Both) -> None:

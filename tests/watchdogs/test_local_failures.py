@@ -384,7 +384,9 @@ def test_what_a_killed_pass_began_and_cannot_be_read_stays_open_and_stops_nothin
     fake = losing()
     fake.agents[instance(2).id] = replace(READY, phase_since=START)
     terminated = instance(2).id
-    fake.intents[terminated] = Decision(resource=terminated, pool=ONE, action=Action.END, reason=Reason.SURPLUS)
+    fake.intents["spot", terminated] = Decision(
+        resource=terminated, pool=ONE, action=Action.END, reason=Reason.SURPLUS
+    )
     done = spot(broken(fake, {"unreadable": terminated}))
-    assert terminated in fake.intents
+    assert ("spot", terminated) in fake.intents
     assert fake.groups["chat-od"].desired == 1 and done.plan.acting is not None

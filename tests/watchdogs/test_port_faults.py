@@ -112,7 +112,7 @@ def test_a_fault_of_any_call_is_reported_and_harmless(
         try:
             reported = any(outcome.kind is not OutcomeKind.DONE for outcome in watch(fake).outcomes)
         except OSError as error:
-            resized = [outcome for _, outcome in fake.outcomes if outcome.decision.action is Action.RESIZE]
+            resized = [row.outcome for row in fake.outcomes if row.outcome.decision.action is Action.RESIZE]
             reported = isinstance(error, CutShortError) or not resized
         # what could be asked again, or was known from a moment before, changes nothing that was done
         done = (fake.ended, fake.targets, {name: group.desired for name, group in fake.groups.items()})

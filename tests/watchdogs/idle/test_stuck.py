@@ -284,7 +284,7 @@ def test_a_mark_of_a_killed_pass_is_recorded_and_notified(works: bool) -> None:
     fake.kill_at("notify", watchdog.apply)
     passes(fake, watchdog, 2)
     action, word = (Action.UNMARK, "stays:") if works else (Action.MARK, "marked:")
-    done = [outcome.decision.action for _, outcome in fake.outcomes if outcome.kind is OutcomeKind.DONE]
+    done = [row.outcome.decision.action for row in fake.outcomes if row.outcome.kind is OutcomeKind.DONE]
     assert done == [action] and not fake.intents
     assert [key.split(":")[0] + ":" for key in fake.messages] == [word]
 

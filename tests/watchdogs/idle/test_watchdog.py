@@ -122,7 +122,7 @@ def test_a_lease_lost_during_a_drain_ends_nothing() -> None:
 def test_a_running_instance_of_an_unfinished_end_is_not_reported_as_ended() -> None:
     fake = due(1)
     (begun,) = make_watchdog(fake).dry().plan.acting
-    fake.intents[FIRST] = begun
+    fake.intents["idle", FIRST] = begun
     _work(fake)
     done = make_watchdog(fake).apply()
     assert [(o.decision.action, o.kind) for o in done.outcomes] == [(Action.UNMARK, OutcomeKind.DONE)]
@@ -571,7 +571,7 @@ def test_a_refused_mark_is_not_reported_as_written(marked: bool, works: str, kin
 def test_an_end_begun_by_a_killed_pass_still_uses_its_budget() -> None:
     fake = due(2)
     fake.kill_at("lower_target", make_watchdog(fake, min=1).apply)
-    (begun,) = fake.intents
+    ((_, begun),) = fake.intents
     # of the other one it is known by now that it has been idle for longer, so its turn comes first
     mark(fake, 2 if begun == FIRST else 1, START - timedelta(hours=1))
     make_watchdog(fake, min=1).apply()

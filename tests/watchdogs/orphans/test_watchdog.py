@@ -225,7 +225,7 @@ def test_a_stop_that_an_earlier_pass_only_recorded_is_judged_again() -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     (marked,) = watchdog.apply().plan.decisions
-    fake.intents[ONE] = marked
+    fake.intents["orphans", ONE] = marked
     (outcome,) = watchdog.apply().outcomes
     assert outcome.kind is OutcomeKind.NO_LONGER_TRUE and "judged again" in outcome.detail
     assert fake.intents == {} and fake.stopped == []

@@ -83,7 +83,7 @@ def test_an_unexplained_end_stays_unstated() -> None:
 def test_what_a_watchdog_ended_was_ended_by_us() -> None:
     fleet = with_end(stated=K.ENDED_BY_PERSON)
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.SURPLUS)
-    fleet.outcomes.append((START - 2 * MINUTE, Outcome(decision=ended, kind=OutcomeKind.DONE)))
+    fleet.record_outcome("spot", Outcome(decision=ended, kind=OutcomeKind.DONE), START - 2 * MINUTE)
     assert kinds(fleet) == [K.ENDED]
 
 

@@ -100,7 +100,7 @@ def test_a_keep_that_comes_while_it_drains_still_holds(scope: str) -> None:
     fleet.before = before
     make_watchdog(fleet).apply()
     assert fleet.drains == [FIRST] and not fleet.ended
-    assert "kept" in fleet.outcomes[-1][1].detail
+    assert "kept" in fleet.outcomes[-1].outcome.detail
     fleet.before = lambda _: None
     decisions = {d.resource: d for d in make_watchdog(fleet).apply().plan.decisions}
     assert not fleet.ended and decisions[FIRST].reason is Reason.KEPT_BY_PEOPLE

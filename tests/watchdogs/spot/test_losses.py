@@ -70,7 +70,7 @@ def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_b
     for _ in range(2):
         spot.apply()
     assert not fleet.ended
-    notes = [o.decision for _, o in fleet.outcomes if o.decision.reason is Reason.PREEMPTED]
+    notes = [row.outcome.decision for row in fleet.outcomes if row.outcome.decision.reason is Reason.PREEMPTED]
     assert [(one.resource, one.action) for one in notes] == [(first, Action.KEEP)], "noted once"
     idle_watchdog(fleet).apply()
     assert (fleet.ended, fleet.targets["batch"].value) == ([first], 1)

@@ -63,7 +63,8 @@ def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified
 
 def resume(fake: FakeFleet) -> None:
     note = lifecycle.fixed("batch", "ana")
-    fake.outcomes.append((fake.now, Outcome(decision=note, kind=OutcomeKind.DONE, detail=note.detail)))
+    outcome = Outcome(decision=note, kind=OutcomeKind.DONE, detail=note.detail)
+    fake.record_outcome("spot", outcome, fake.now)
 
 
 @pytest.mark.parametrize("by", ["a person", "new settings"])

@@ -217,7 +217,7 @@ def test_what_is_reserved_has_no_price_of_its_own() -> None:
 
 def noted(fleet: FakeFleet, reason: Reason, kind: OutcomeKind, at: datetime) -> None:
     end = Decision(resource=FIRST, pool="batch", action=Action.END, reason=reason)
-    fleet.outcomes.append((at, Outcome(decision=end, kind=kind)))
+    fleet.record_outcome("spot", Outcome(decision=end, kind=kind), at)
 
 
 @pytest.mark.parametrize(

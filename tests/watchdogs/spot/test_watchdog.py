@@ -245,7 +245,7 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     with pytest.raises(KilledError):
         watchdog.apply()
     fake.before = lambda _: None
-    assert list(fake.intents) == [first]
+    assert list(fake.intents) == [("spot", first)]
     done = watchdog.apply()
     assert fake.ended == [first] and not fake.intents
     assert (first, OutcomeKind.DONE) in {(outcome.decision.resource, outcome.kind) for outcome in done.outcomes}
@@ -260,7 +260,7 @@ def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
     fake.agents[first] = replace(READY, phase=Phase.FAILED, ready=False)
     watchdog = make_watchdog(fake)
     fake.kill_at("end", watchdog.apply)
-    assert list(fake.intents) == [first]
+    assert list(fake.intents) == [("spot", first)]
     fake.instances[first] = replace(fake.instances[first], group="batch-left-over")
     fake.groups[A] = replace(fake.groups[A], instance_ids=tuple(fake.alive(A)))
     done = watchdog.apply()
@@ -298,7 +298,7 @@ def test_a_kept_instance_of_an_unfinished_end_is_not_reported_as_ended() -> None
     first = instance(1).id
     fail_boot(fake, first)
     fake.kill_at("end", make_watchdog(fake).apply)
-    assert list(fake.intents) == [first]
+    assert list(fake.intents) == [("spot", first)]
     fake.brakes.append(Brake(since=START, kind=BrakeKind.KEEP, scope=first, owner="ana", reason="a look", until=None))
     done = make_watchdog(fake).apply()
     assert not fake.ended and not fake.intents
