@@ -62,7 +62,7 @@ def read_settings(places: Places) -> ControlSettings:
         settings = load_settings(places.settings)
     except ControlSettingsError as error:
         raise AppError(str(error)) from error
-    os.environ.update(units.PATIENCE | settings.environment | {"GPUFLEET_FLEET": settings.fleet})
+    os.environ.update(units.METADATA_TIMEOUTS | settings.environment | {"GPUFLEET_FLEET": settings.fleet})
     if address := os.environ.get(_LOCAL_ADDRESS):
         return replace(settings, address=address, inner=address)
     return settings
@@ -302,7 +302,7 @@ def releases_of(
         # release 0.1 writes its choice when this release is already running
         layout.take_notes_over(places, by_root=not places.emulated)
     machine = LiveMachine(places=places, settings=settings, well_within=well_within)
-    return Releases(places=places, machine=machine, say=say)
+    return Releases(places=places, machine=machine, announce=say)
 
 
 def _any_program() -> dict[str, str]:

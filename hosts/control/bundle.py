@@ -118,7 +118,7 @@ def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
         while piece := file.read(_PIECE):
             found.update(piece)
         if found.hexdigest() != sha256:
-            raise BundleError(f"what is there has sha256 {found.hexdigest()}: it is not used")
+            raise BundleError(f"the file has sha256 {found.hexdigest()}: it is not used")
         file.seek(0)
         with tarfile.open(fileobj=file) as archive:
             yield archive
@@ -131,17 +131,19 @@ def package_names(root: Path) -> tuple[str, ...]:
         packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
         return tuple(packages)
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
-        raise BundleError(f"{root / 'pyproject.toml'}: names no packages ({error}): run it in a clone") from error
+        raise BundleError(
+            f"{root / 'pyproject.toml'}: does not list the packages ({error}): run it in a clone"
+        ) from error
 
 
 def _files(root: Path, dependencies: Path | None) -> Iterator[tuple[str, Path]]:
     found: dict[str, Path] = {}
     if dependencies is not None:
         found |= dict(_below(dependencies, dependencies))
-    for room in package_names(root):
-        mine = dict(_below(root / room, root))
+    for package in package_names(root):
+        mine = dict(_below(root / package, root))
         if not mine:
-            raise BundleError(f"{root / room}: holds nothing, so the bundle would not run")
+            raise BundleError(f"{root / package}: contains no files; a bundle without them cannot run")
         found |= mine
     yield from sorted(found.items())
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 MODE: Final = 0o660
 """Mode of the ledger's file: watchdogs and console write it. SQLite's side files get the same mode."""
-_BESIDE: Final = ("-wal", "-shm")
+_SIDE_FILES: Final = ("-wal", "-shm")
 _OPEN_LIMIT_S: Final = 30.0
 
 
@@ -60,7 +60,7 @@ def put_back(ledger: Path, source: BinaryIO) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.fchmod(file.fileno(), MODE)
-    for end in _BESIDE:
+    for end in _SIDE_FILES:
         ledger.with_name(ledger.name + end).unlink(missing_ok=True)
     part.replace(ledger)
 
@@ -81,11 +81,11 @@ def _part(ledger: Path) -> Path:
     return part
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run a command on a ledger. Exit codes: 0, or 1 with the reason on stderr."""
-    word, ledger = words[0], Path(words[1])
+    command, ledger = arguments[0], Path(arguments[1])
     try:
-        match word:
+        match command:
             case "schema":
                 sys.stdout.write(schema(ledger) or "")
             case "save":
@@ -93,7 +93,7 @@ def main(words: list[str]) -> int:
             case "put-back":
                 put_back(ledger, sys.stdin.buffer)
             case _:
-                raise ValueError(f"{word}: is none of schema, save, put-back")
+                raise ValueError(f"{command}: is not one of schema, save, put-back")
     except (OSError, ValueError, sqlite3.Error) as error:
         sys.stderr.write(f"{ledger}: {error}\n")
         return 1

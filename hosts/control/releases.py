@@ -98,7 +98,7 @@ def _digest(found: object) -> str:
 def _change_of(found: dict[str, Any]) -> ReleaseChange:
     """Parse a stored change. Raises KeyError, TypeError, ValueError."""
     if not all(isinstance(found[word], str | None) for word in ("schema", "wrong")):
-        raise TypeError("schema and wrong are texts")
+        raise TypeError("schema and wrong must be text")
     change = ReleaseChange(**found)
     return replace(change, before=_digest(change.before), to=_digest(change.to))
 
@@ -109,17 +109,17 @@ class Releases:
 
     places: Places
     machine: HostMachine
-    say: Callable[[str], None]
+    announce: Callable[[str], None]
 
     def running(self) -> str:
         """Return the digest of the release that `current` links to. Raises ReleaseError."""
         try:
             return _digest(self.places.current.readlink().name)
         except ValueError as error:
-            raise ReleaseError(f"{self.places.current}: leads to no release: {error}") from error
+            raise ReleaseError(f"{self.places.current}: does not link to a release: {error}") from error
         except OSError as error:
             raise ReleaseError(
-                f"{self.places.current}: {error.strerror}: no release was installed here; its boot data do that"
+                f"{self.places.current}: {error.strerror}: no release is installed; the boot data install one"
             ) from error
 
     def chosen(self) -> Chosen | None:
@@ -156,11 +156,11 @@ class Releases:
             self.machine.fetch(sha256, part / bundle.KEPT)
             bundle.unpack(sha256, part)
             if not (part / COMMAND).is_file():
-                raise ReleaseError(f"bundle {sha256}: holds no {COMMAND}, so it is no control host's software")
+                raise ReleaseError(f"bundle {sha256}: contains no {COMMAND}, so it is not a bundle for control hosts")
             if folder.is_symlink():
                 folder.unlink()
             elif folder.exists():
-                self.say(f"{sha256[:12]}: its folder was not what its digest says, and is replaced")
+                self.announce(f"{sha256[:12]}: its folder did not match its digest and is replaced")
                 shutil.rmtree(folder)
             part.replace(folder)
         except (OSError, tarfile.TarError, bundle.BundleError) as error:
@@ -194,12 +194,14 @@ class Releases:
             self._settle(now)
             before = self.running()
             if sha256 == before:
-                self.say(f"{sha256[:12]} runs already")
+                self.announce(f"{sha256[:12]} is already the current release")
                 return
-            self.say(f"staging {sha256[:12]} beside {before[:12]}")
+            self.announce(f"staging {sha256[:12]}; {before[:12]} keeps running")
             self.machine.try_out(self.stage(sha256))
             self._change(ReleaseChange(before=before, to=sha256, schema=self.machine.schema()), now)
-            self.say(f"{sha256[:12]} runs, all services are well; `gpufleet upgrade --rollback` goes back")
+            self.announce(
+                f"{sha256[:12]} runs and all services are healthy; `gpufleet upgrade --rollback` reverts it"
+            )
             self._keep_only(sha256, before)
 
     def rollback(self, now: datetime) -> str:
@@ -208,7 +210,7 @@ class Releases:
             self._settle(now)
             chosen, current = self.chosen(), self.running()
             if chosen is None or chosen.previous is None or chosen.current != current:
-                raise ReleaseError("no release is known to go back to: name one with --to")
+                raise ReleaseError("there is no previous release: select one with --to")
             # An older release that does not support the ledger's schema fails here, before any service is stopped.
             self.machine.try_out(self.stage(chosen.previous))
             self._change(ReleaseChange(before=current, to=chosen.previous, schema=self.machine.schema()), now)
@@ -229,14 +231,14 @@ class Releases:
         try:
             found: Any = json.loads(root_files.read(self.places.change))
             if found.pop("version") != VERSION:
-                raise ReleaseError(f"{self.places.change}: is of another version than {VERSION}")
+                raise ReleaseError(f"{self.places.change}: must have version {VERSION}")
             return _change_of(found)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReleaseError(
-                f"{self.places.change}: cannot be used: {error}: look which release and which ledger are whole "
-                f"({self.places.ledger_copy} is the ledger before), then remove the file"
+                f"{self.places.change}: cannot be used: {error}: check the current release and the ledger "
+                f"({self.places.ledger_copy} is the previous ledger), then remove the file"
             ) from error
 
     def _change(self, change: ReleaseChange, now: datetime) -> None:
@@ -254,22 +256,22 @@ class Releases:
     def _settle(self, now: datetime) -> bool:
         if (change := self.unsettled()) is None:
             return False
-        chosen, words = self.chosen(), f"the change from {change.before[:12]} to {change.to[:12]} was cut off"
+        chosen, event = self.chosen(), f"the change from {change.before[:12]} to {change.to[:12]} was interrupted"
         if change.wrong is not None:
-            self.say(f"{words} on its way back: {change.wrong}")
+            self.announce(f"{event} during its rollback: {change.wrong}")
             self._back(change)
         elif chosen is not None and chosen.current == change.to:
-            self.say(f"{words} when all was done")
-            self._go_on(change.to)
+            self.announce(f"{event} after its last step")
+            self._resume(change.to)
         elif self.running() != change.to and self.machine.schema() == change.schema:
-            self.say(f"{words} before {change.to[:12]} ran: {change.before[:12]} goes on")
-            self._go_on(change.before)
+            self.announce(f"{event} before {change.to[:12]} was started: {change.before[:12]} keeps running")
+            self._resume(change.before)
         else:
-            self.say(f"{words} when {change.to[:12]} had begun to run: looking whether it is well")
+            self.announce(f"{event} after {change.to[:12]} was started: checking its health")
             self.stage(change.to)
             self.link(change.to)
             self._finish(change, now)
-            self.say(f"{change.to[:12]} runs, all services are well")
+            self.announce(f"{change.to[:12]} runs and all services are healthy")
         return True
 
     def _finish(self, change: ReleaseChange, now: datetime) -> None:
@@ -279,22 +281,22 @@ class Releases:
             self.choose(change.to, change.before, now)
             self.places.change.unlink()
             return
-        self.say(f"{change.to[:12]} is not well ({wrong}): going back to {change.before[:12]}")
+        self.announce(f"{change.to[:12]} is not healthy ({wrong}): rolling back to {change.before[:12]}")
         change = replace(change, wrong=wrong)
         self._note(change)
         self._back(change)
-        raise ReleaseError(f"{change.to[:12]} was taken back, {change.before[:12]} runs again: {wrong}")
+        raise ReleaseError(f"{change.to[:12]} was rolled back to {change.before[:12]}: {wrong}")
 
     def _back(self, change: ReleaseChange) -> None:
         self.machine.stop()
         if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
-            self.say("the ledger's tables had been changed: it is put back as it was before")
+            self.announce("the ledger's tables were changed: the previous ledger is restored")
             # Keep the copy: after an interruption here, the rollback is repeated.
             with root_files.open_regular(self.places.ledger_copy) as copy:
                 self.machine.put_back_ledger(copy)
-        self._go_on(change.before)
+        self._resume(change.before)
 
-    def _go_on(self, sha256: str) -> None:
+    def _resume(self, sha256: str) -> None:
         """Run a previously chosen release. The change ends then, even if a service is unhealthy."""
         self.stage(sha256)
         self.link(sha256)
@@ -302,7 +304,7 @@ class Releases:
         self.places.change.unlink()
         if wrong is not None:
             raise ReleaseError(
-                f"{sha256[:12]} is current again, but not well: {wrong}: see `journalctl -u 'gpufleet-*'`"
+                f"{sha256[:12]} is current again, but not healthy: {wrong}: see `journalctl -u 'gpufleet-*'`"
             )
 
     def _start(self) -> str | None:
@@ -337,7 +339,7 @@ class Releases:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise ReleaseBusyError("another change of releases goes on: wait for its end") from error
+                raise ReleaseBusyError("another release change is in progress: wait until it ends") from error
             yield
 
     def _keep_only(self, *digests: str) -> None:

@@ -67,7 +67,7 @@ def load(path: Path) -> ControlSettings:
     try:
         found: Any = json.loads(path.read_text("utf-8"))
         if found.pop("version") != VERSION:
-            raise ControlSettingsError(f"{path}: is of another version than {VERSION}: take newer boot data")
+            raise ControlSettingsError(f"{path}: must have version {VERSION}: use newer boot data")
         return ControlSettings(**found | {"role": Role(found["role"])})
     except OSError as error:
         raise ControlSettingsError(f"{path}: {error.strerror or error}: is this a control host?") from error

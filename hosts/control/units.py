@@ -27,7 +27,7 @@ PROGRAMS: Final = {
 
 _SHARING: Final = "0007"
 """The umask of services that write the ledger: their group can write its files too."""
-PATIENCE: Final = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}
+METADATA_TIMEOUTS: Final = {"AWS_METADATA_SERVICE_TIMEOUT": "5", "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3"}
 """Timeout and attempts for the machine's credentials. AWS' default of one second is too short during a boot."""
 METADATA: Final = ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254")
 """Addresses of the metadata services of both clouds. They give credentials to any process on the machine."""
@@ -86,7 +86,7 @@ def render(settings: ControlSettings, places: Places, programs: Mapping[str, str
     made |= {one.name: _unit(one, places) for one in services(settings, places, programs)}
     made |= {
         f"{SETTLE}.service": _settle(places),
-        f"{SETTLE}.timer": _timer("an upgrade that was cut off", *_every(SETTLE_EVERY)),
+        f"{SETTLE}.timer": _timer("completion of an interrupted upgrade", *_every(SETTLE_EVERY)),
     }
     if settings.role is Role.CONTROL:
         backup, digest = "backup of the ledger to the bucket", "the morning's page, once a day"
@@ -137,7 +137,7 @@ def _router(settings: ControlSettings, places: Places) -> ServiceUnit:
 def _feed(settings: ControlSettings, places: Places) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-feed.service",
-        what="what the cloud says, for services without credentials",
+        what="feed of cloud data for services without credentials",
         command=(_command(places), "host", "feed"),
         rights=Rights(
             user=User.WATCH, writes=(places.feed,), cloud=True, variables=_of_cloud(settings), umask="0022"
@@ -230,7 +230,7 @@ def _console(settings: ControlSettings, places: Places) -> ServiceUnit:
 
 
 def _of_cloud(settings: ControlSettings) -> tuple[tuple[str, str], ...]:
-    return tuple({"GPUFLEET_FLEET": settings.fleet, **PATIENCE, **settings.environment}.items())
+    return tuple({"GPUFLEET_FLEET": settings.fleet, **METADATA_TIMEOUTS, **settings.environment}.items())
 
 
 def _of_feed(settings: ControlSettings, places: Places) -> tuple[tuple[str, str], ...]:
@@ -285,7 +285,7 @@ MemoryMax={service.memory}
 {_confined(service.rights, places)}"""
 
 
-def _task(places: Places, settings: ControlSettings, what: str, words: str) -> str:
+def _task(places: Places, settings: ControlSettings, what: str, arguments: str) -> str:
     """Return the unit of a one-shot command, for a timer."""
     return f"""\
 # Written by gpufleet; changes made here are lost.
@@ -294,7 +294,7 @@ Description=gpu-fleet: {what}
 
 [Service]
 Type=oneshot
-ExecStart={_command(places)} {words}
+ExecStart={_command(places)} {arguments}
 TimeoutStartSec=30min
 {_confined(_of_watchdogs(settings, places), places)}"""
 
@@ -304,7 +304,7 @@ def _settle(places: Places) -> str:
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
-Description=gpu-fleet: bring an upgrade that was cut off to an end
+Description=gpu-fleet: complete an interrupted upgrade
 
 [Service]
 Type=oneshot

@@ -50,8 +50,8 @@ def _is_empty(device: str, run: Callable[[Sequence[str]], str]) -> bool:
         raise StepError(f"{device}: cannot be read: {error.strerror}") from error
     if beginning.strip(b"\0"):
         raise StepError(
-            f"{device}: holds something that is no file system known here, so it is neither mounted nor formatted: "
-            f"look at it; if nobody needs it, `dd if=/dev/zero of={device} bs=1M count=1`"
+            f"{device}: contains data but not a known file system, so it is neither mounted nor formatted: "
+            f"check the data; if they are not needed, `dd if=/dev/zero of={device} bs=1M count=1`"
         )
     return True
 

@@ -98,7 +98,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
     # Identify a GPU by UUID: after a restart, an exporter can give the same GPU other labels.
     each = f"{rules.BY_INSTANCE}, UUID"
     known = f"count by ({each}) (last_over_time({metrics.XID_ERRORS}[1h]))"
-    gone = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({metrics.XID_ERRORS}))"
+    missing = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({metrics.XID_ERRORS}))"
     return (
         Alert(
             name="GpuWasted",
@@ -137,7 +137,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="GpuGone",
-            expression=f'{gone} > 0 and on (instance_id) up{{job="dcgm"}} == 1',
+            expression=f'{missing} > 0 and on (instance_id) up{{job="dcgm"}} == 1',
             # An exporter that has just started reports no GPU before its first collection.
             lasts=_minutes(2),
             severity=Severity.TICKET,
@@ -321,7 +321,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
             expression='absent(up{job="watchdogs"} == 1)',
             lasts=_minutes(5),
             severity=Severity.PAGE,
-            summary="Nothing tells whether watchdogs run: the exporter of the ledger does not answer",
+            summary="Whether watchdogs run is unknown: the exporter of the ledger does not respond",
         ),
     )
 
@@ -390,7 +390,7 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"gpufleet_router_problem{_ROUTER} == 1",
             lasts=_minutes(2),
             severity=Severity.PAGE,
-            summary=f"The router goes on with the last good {_WHAT}: the new one cannot be used",
+            summary=f"The router still uses the last valid {_WHAT}: the new one is not valid",
         ),
         Alert(
             name="ReplicasResting",

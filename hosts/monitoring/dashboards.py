@@ -146,7 +146,7 @@ def _fleet() -> tuple[Panel, ...]:
             _line(f"sum by (pool) (increase(gpufleet_preemptions_total{{{_HERE}}}[1h]))", "{{pool}}"),
         ),
         _panel_of(
-            "Ledger behind", "How far the ledger lies behind: costs after that are not known yet.", "s",
+            "Ledger behind", "How far the ledger is behind: later costs are not known yet.", "s",
             _line(f"time() - gpufleet_ledger_known_until_seconds{{{_HERE}}}", "behind"),
         ),
     )  # fmt: skip

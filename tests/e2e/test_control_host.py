@@ -126,7 +126,7 @@ def _services_write_documented_lines(machine: Machine) -> None:
 def _change_releases(machine: Machine, one: str, two: str, broken: str) -> None:
     """Upgrade from one to two and roll back. Before that, try a release whose console does not start."""
     said = machine.run("upgrade", "--to", broken, "--within", "15s", "--apply", code=1)
-    assert "was taken back" in said
+    assert "was rolled back" in said
     assert "gpufleet-console" in said
     assert _release_of_the_daemon(machine) == one
     machine.run("upgrade", "--to", two, "--apply")

@@ -35,8 +35,8 @@ def test_the_digest_identifies_the_bundle(made: bundle.Bundle, tmp_path: Path) -
 def test_the_bundle_contains_every_package_and_no_compiled_file(made: bundle.Bundle) -> None:
     with tarfile.open(made.path) as archive:
         names = archive.getnames()
-    for room in bundle.package_names(ROOT):
-        assert f"lib/{room}/__init__.py" in names
+    for package in bundle.package_names(ROOT):
+        assert f"lib/{package}/__init__.py" in names
     assert "lib/gpufleet/ledger/migrations/env.py" in names
     assert not [name for name in names if "__pycache__" in name]
     assert made.files == len(names) - 2
@@ -74,11 +74,11 @@ def test_a_plugin_that_lacks_another_module_is_an_error(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("product_alone")
-@pytest.mark.parametrize("words", [[], ["up", "--cloud", "gcp"], ["status", "--json"]], ids=" ".join)
-def test_local_explains_how_to_install_the_embedded_cloud(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [[], ["up", "--cloud", "gcp"], ["status", "--json"]], ids=" ".join)
+def test_local_explains_how_to_install_the_embedded_cloud(arguments: list[str]) -> None:
     tree: Any = get_command(build())
     with pytest.raises(AppError, match="gpu-fleet-localcloud is not installed: run `make setup`"):
-        tree.commands["local"].main(words, standalone_mode=False)
+        tree.commands["local"].main(arguments, standalone_mode=False)
 
 
 @pytest.mark.usefixtures("product_alone")
@@ -113,18 +113,18 @@ def test_the_bundle_contains_packages_of_the_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
-        pytest.param(None, "names no packages", id="no clone"),
-        pytest.param("[tool]\n", "names no packages", id="another project"),
+        pytest.param(None, "does not list the packages", id="no clone"),
+        pytest.param("[tool]\n", "does not list the packages", id="another project"),
         pytest.param(
-            '[tool.hatch.build.targets.wheel]\npackages = ["cli"]\n', "holds nothing", id="a room that is not there"
+            '[tool.hatch.build.targets.wheel]\npackages = ["cli"]\n', "contains no files", id="a missing package"
         ),
     ],
 )
-def test_without_sources_there_is_no_bundle(tmp_path: Path, text: str | None, words: str) -> None:
+def test_without_sources_there_is_no_bundle(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "pyproject.toml").write_text(text)
-    with pytest.raises(bundle.BundleError, match=words):
+    with pytest.raises(bundle.BundleError, match=message):
         bundle.build(tmp_path, None, tmp_path / "out.tar.gz")
     assert not (tmp_path / "out.tar.gz").exists()

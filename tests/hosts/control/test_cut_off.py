@@ -85,7 +85,7 @@ def booted(host: Host) -> None:
         if releases.settle(LATER):
             return
     except ReleaseError as error:
-        host.said.append(str(error))  # systemd restarts the unit, which finds nothing to settle
+        host.announced.append(str(error))  # systemd restarts the unit, which finds nothing to settle
     chosen = releases.chosen()
     assert chosen is not None
     releases.stage(chosen.current)
@@ -93,7 +93,7 @@ def booted(host: Host) -> None:
     host.machine.start()
 
 
-WELL, BAD = "the new release is well", "the new release is not well"
+WELL, BAD = "the new release is healthy", "the new release is not healthy"
 
 
 @pytest.mark.slow
@@ -121,20 +121,20 @@ def test_killed_at_any_line(tmp_path: Path, change: Callable[[Host], None], tabl
         assert not host.releases.settle(LATER), "a second boot finds nothing to do"
     else:
         pytest.fail(f"more than {MOST_LINES} lines: not killed at all of them")
-    wished = "two" if change is upgraded else "one"
-    assert ends == ({"one", "two"} if new == WELL else {"two" if wished == "one" else "one"})
+    target = "two" if change is upgraded else "one"
+    assert ends == ({"one", "two"} if new == WELL else {"two" if target == "one" else "one"})
 
 
 def _prepared(folder: Path, change: Callable[[Host], None], tables: str, new: str) -> Host:
     host = make_host(folder / "first")
     if change is rolled_back:
         host.upgrade("two")
-    wished = "two" if change is upgraded else "one"
+    target = "two" if change is upgraded else "one"
     if tables == "changed tables":
         # A rollback over changed tables is refused, so both releases support them in that case.
         host.machine.migrates |= {"two"} if change is upgraded else {"one", "two"}
     if new == BAD:
-        host.machine.breaks.add(wished)
+        host.machine.breaks.add(target)
     return host
 
 
@@ -142,7 +142,7 @@ def _copied(host: Host, folder: Path) -> Host:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(host.releases.places.root, folder, symlinks=True)
     copy = make_host(folder, fresh=False)
-    copy.digests, copy.machine.shelf = host.digests, host.machine.shelf
+    copy.digests, copy.machine.bundles = host.digests, host.machine.bundles
     copy.machine.migrates, copy.machine.breaks = set(host.machine.migrates), set(host.machine.breaks)
     places = copy.releases.places
     running = copy.releases.running()
@@ -151,24 +151,24 @@ def _copied(host: Host, folder: Path) -> Host:
     return copy
 
 
-def _is_whole(host: Host, before: list[str], words: str) -> None:
+def _is_whole(host: Host, before: list[str], context: str) -> None:
     """Check that the running release is linked and chosen, supports the schema, and that no fact is lost."""
     running, chosen = host.machine.running, host.releases.chosen()
-    assert running is not None and chosen is not None, words
-    assert running not in host.machine.breaks, words
-    assert (host.linked, chosen.current) == (running, host.digests[running]), words
-    assert host.machine.schema() == "first" or running in host.machine.migrates, words
-    assert host.machine.facts()[: len(before)] == before, words
-    assert host.releases.unsettled() is None, words
+    assert running is not None and chosen is not None, context
+    assert running not in host.machine.breaks, context
+    assert (host.linked, chosen.current) == (running, host.digests[running]), context
+    assert host.machine.schema() == "first" or running in host.machine.migrates, context
+    assert host.machine.facts()[: len(before)] == before, context
+    assert host.releases.unsettled() is None, context
 
 
 def test_only_one_release_change_at_a_time(tmp_path: Path) -> None:
     host = make_host(tmp_path)
-    other = Releases(places=host.releases.places, machine=host.machine, say=host.said.append)
+    other = Releases(places=host.releases.places, machine=host.machine, announce=host.announced.append)
     seen: list[str] = []
 
     def unwell() -> None:
-        with pytest.raises(ReleaseBusyError, match="wait for its end"):
+        with pytest.raises(ReleaseBusyError, match="wait until it ends"):
             other.settle(NOW)
         seen.append("looked")
 

@@ -108,12 +108,12 @@ def test_an_interrupted_migration_is_completed_at_the_next_boot(
         places, left = volume_of_release_0_1(tmp_path / str(cut)), cut
 
         def counted(call: Callable[..., object]) -> Callable[..., object]:
-            def before(*words: object, **named: object) -> object:
+            def before(*args: object, **kwargs: object) -> object:
                 nonlocal left
                 left -= 1
                 if left < 0:
                     raise Cut
-                return call(*words, **named)
+                return call(*args, **kwargs)
 
             return before
 
@@ -153,7 +153,7 @@ def test_no_file_outside_changes_its_owner_through_a_link(tmp_path: Path) -> Non
     assert owner(folder)[:2] == (0, 0) and owner(folder / "passwd")[:2] == (0, 0)
     assert [path.name for path in folder.iterdir()] == ["passwd"]
     assert not places.host.is_symlink() and not places.state(User.CONSOLE).is_symlink()
-    assert not places.change.exists(), "what root obeys is no link"
+    assert not places.change.exists(), "root trusts this file, so it must not be a link"
 
 
 @AS_ROOT

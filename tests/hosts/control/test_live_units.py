@@ -120,8 +120,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         made.run("systemd-run", "--unit=cloud", sys_python(), "/opt/cloud.py", f"{METADATA}:80", "127.0.0.1:4566")
         made.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "start", limit_s=300)
         gpufleet = ("/opt/gpu-fleet/current/bin/gpufleet", "host", "check", "--within", "3m", "--for", "5s")
-        said = made.run(*gpufleet, code=None, limit_s=300)
-        assert "6 services are well" in said, said + made.run("journalctl", "-n", "200", "--no-pager", code=None)
+        output = made.run(*gpufleet, code=None, limit_s=300)
+        assert "6 services are well" in output, output + made.run("journalctl", "-n", "200", "--no-pager", code=None)
         yield made
 
 
@@ -226,10 +226,10 @@ def test_secrets_are_in_no_other_services_environment(host: Machine) -> None:
 
 def test_operators_read_the_ledger_as_the_watchdogs_user(host: Machine) -> None:
     """Also while the console has it open: SQLite's side files can then belong to the console's user."""
-    words = ("/opt/gpu-fleet/current/bin/gpufleet", "pause", "chat", "--reason", "a test", "--for", "1h")
+    pause = ("/opt/gpu-fleet/current/bin/gpufleet", "pause", "chat", "--reason", "a test", "--for", "1h")
     as_people = ("setpriv", "--reuid=gpufleet-watch", "--regid=gpufleet-watch", "--init-groups")
     variables = ("env", "GPUFLEET_FLEET=file:///opt/fleet.json", "AWS_DEFAULT_REGION=us-east-1")
-    host.run(*as_people, *variables, *words)
+    host.run(*as_people, *variables, *pause)
 
 
 def test_prometheus_is_reachable_only_on_loopback(host: Machine) -> None:
@@ -260,8 +260,8 @@ def test_a_compromised_service_cannot_control_root(host: Machine) -> None:
         assert not host.is_true(*host.as_unit("gpufleet-router.service", "gpufleet-router", *write))
     change = {"version": 1, "before": SHA256, "to": f"../../../{state}/evil", "schema": None, "wrong": None}
     path = made_by_root(host, json.dumps(change))
-    said = host.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "settle", code=1)
-    assert "is not a sha256" in said
+    output = host.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "settle", code=1)
+    assert "is not a sha256" in output
     assert not host.is_true("test", "-e", "/tmp/pwned")
     host.run("rm", path)
 

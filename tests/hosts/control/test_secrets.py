@@ -24,7 +24,7 @@ SETTINGS = ControlSettings(
 
 def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
     """Fetch the secrets as a boot does; return the paths and the printed lines."""
-    places, said = Places(root=folder), list[str]()
+    places, printed = Places(root=folder), list[str]()
     layout.prepare(places, None)
 
     def read(reference: str, region: str) -> str:
@@ -33,8 +33,8 @@ def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
             raise CloudError("AccessDeniedException")
         return known[reference]
 
-    fetch_secrets(places, SETTINGS, read, said.append)
-    return places, said
+    fetch_secrets(places, SETTINGS, read, printed.append)
+    return places, printed
 
 
 def seen_by_a_shell(places: Places, variable: str) -> str:
@@ -46,8 +46,8 @@ def seen_by_a_shell(places: Places, variable: str) -> str:
 
 @pytest.mark.parametrize("value", ["xoxb-1-abc", 'a"b', "a$HOME`x`", "a\\b", "a b#c", ""])
 def test_units_read_the_exact_value(tmp_path: Path, value: str) -> None:
-    places, said = fetched(tmp_path, {"ssm:/a/slack": value, "ssm:/a/app": "xapp-2"})
-    assert said == []
+    places, printed = fetched(tmp_path, {"ssm:/a/slack": value, "ssm:/a/app": "xapp-2"})
+    assert printed == []
     assert seen_by_a_shell(places, "GPUFLEET_SLACK_TOKEN") == value
     assert seen_by_a_shell(places, "GPUFLEET_SLACK_APP_TOKEN") == "xapp-2"
 
@@ -61,15 +61,15 @@ def test_the_file_is_private_and_in_memory(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_secret_is_reported_and_the_other_is_available(tmp_path: Path) -> None:
-    places, said = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
+    places, printed = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
     remedy = "mend it, then `gpufleet host start`"
-    assert said == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
+    assert printed == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
     assert places.secrets(User.WATCH).read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
 
 
 def test_a_value_cannot_inject_a_variable(tmp_path: Path) -> None:
-    places, said = fetched(tmp_path, {"ssm:/a/slack": "x\nLD_PRELOAD=/tmp/x", "ssm:/a/app": "2"})
-    assert "LD_PRELOAD" not in places.secrets(User.WATCH).read_text() + " ".join(said)
+    places, printed = fetched(tmp_path, {"ssm:/a/slack": "x\nLD_PRELOAD=/tmp/x", "ssm:/a/app": "2"})
+    assert "LD_PRELOAD" not in places.secrets(User.WATCH).read_text() + " ".join(printed)
 
 
 def test_each_service_reads_only_its_own_secrets() -> None:
@@ -114,8 +114,8 @@ def test_an_invalid_reference(reference: str) -> None:
 
 
 def test_settings_contain_only_names_of_secrets() -> None:
-    told = replace(SETTINGS, secrets={}).to_json() | {"secrets": SETTINGS.secrets}
-    assert told == SETTINGS.to_json()
+    written = replace(SETTINGS, secrets={}).to_json() | {"secrets": SETTINGS.secrets}
+    assert written == SETTINGS.to_json()
 
 
 @pytest.mark.parametrize("there", [None, "", "\n"], ids=["none", "cut off", "blank"])

@@ -68,11 +68,11 @@ def test_each_timer_is_enabled_and_has_its_service(settings: ControlSettings) ->
     assert sorted(units.timers(settings)) == sorted(name for name in texts if name.endswith(".timer"))
     tree: Any = get_command(build())
     for timer in units.timers(settings):
-        [said] = re.findall(r"^ExecStart=(.+)$", texts[timer.replace(".timer", ".service")], re.MULTILINE)
-        command, words = tree, said.split()[1:]
+        [line] = re.findall(r"^ExecStart=(.+)$", texts[timer.replace(".timer", ".service")], re.MULTILINE)
+        command, arguments = tree, line.split()[1:]
         while hasattr(command, "commands"):
-            command = command.commands[words.pop(0)]
-        assert set(words) <= {name for parameter in command.params for name in parameter.opts}, said
+            command = command.commands[arguments.pop(0)]
+        assert set(arguments) <= {name for parameter in command.params for name in parameter.opts}, line
 
 
 def test_only_services_for_other_machines_listen_on_the_network() -> None:
@@ -111,7 +111,7 @@ def test_only_the_watchdogs_user_reaches_instance_metadata() -> None:
     for name, keys in _confined(SETTINGS).items():
         assert (keys.get("IPAddressDeny") == denied) == (keys["User"] != ["gpufleet-watch"]), name
     [router] = _confined(ROUTER).values()
-    assert "IPAddressDeny" not in router, "a machine of its own has nobody else to ask the cloud"
+    assert "IPAddressDeny" not in router, "on a dedicated machine, only the router itself can call the cloud"
 
 
 def test_services_without_credentials_get_the_path_of_the_feed() -> None:

@@ -95,17 +95,17 @@ def lvm(path: Path) -> None:
         file.write(b"LABELONE" + (1).to_bytes(8, "little") + bytes(8) + b"LVM2 001")
 
 
-def words(path: Path) -> None:
+def unknown_text(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(5000)
-        file.write(b"what nobody knows here")
+        file.write(b"an unknown file format")
 
 
-@pytest.mark.parametrize("written", [ext4, partitions, broken_xfs, lvm, words])
+@pytest.mark.parametrize("written", [ext4, partitions, broken_xfs, lvm, unknown_text])
 def test_a_volume_with_data_is_never_overwritten(disk: Disk, tmp_path: Path, written: Callable[[Path], None]) -> None:
     written(disk.path)
     before = disk.bytes()
-    known = written not in (words, broken_xfs)
+    known = written not in (unknown_text, broken_xfs)
     with nullcontext() if known else pytest.raises(StepError, match="neither mounted nor formatted"):
         disk.use(tmp_path / "data")
     assert disk.mounted == known, "what mount makes of it is its own affair"

@@ -112,38 +112,40 @@ def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tm
             ]
 
         gpus.xid = 79
-        _until(lambda: len(texts()) >= 1, "the storm is told")
+        _until(lambda: len(texts()) >= 1, "one notification for all alerts is sent")
         # More GPUs fail: the posts contain no new alert.
         for _ in range(3):
             gpus.failing += 1
             time.sleep(2.5)
-        told = texts()
-        assert len(told) == 1, told
-        assert told[0].splitlines()[0] == (f"GpuErrors (environment prod, fleet aws-prod, pool chat): {STORM} firing")
-        assert "docs/runbook.md#gpuerrors" in told[0]
+        sent = texts()
+        assert len(sent) == 1, sent
+        assert sent[0].splitlines()[0] == (f"GpuErrors (environment prod, fleet aws-prod, pool chat): {STORM} firing")
+        assert "docs/runbook.md#gpuerrors" in sent[0]
         gpus.xid = 0
-        _until(lambda: len(texts()) == 2, "its end is told", 300)  # the rule holds on to an XID for two minutes
+        _until(
+            lambda: len(texts()) == 2, "the resolution is sent", 300
+        )  # the rule holds on to an XID for two minutes
         assert texts()[1].startswith("Resolved: GpuErrors (environment prod, fleet aws-prod, pool chat), ")
 
 
 @needs_both
 @pytest.mark.slow
-def test_an_alert_waits_for_alertmanager_and_console_and_is_told_once_whoever_dies(tmp_path: Path) -> None:
+def test_an_alert_waits_for_alertmanager_and_console_and_is_sent_once_despite_restarts(tmp_path: Path) -> None:
     with ExitStack() as stack:
         gpus = stack.enter_context(_gpus())
         gpus.failing, gpus.xid = 1, 79
         ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
         stack.enter_context(_prometheus(tmp_path))
-        _until(lambda: "GpuErrors" in _firing(), "it fires, and nobody is there to hear of it")
+        _until(lambda: "GpuErrors" in _firing(), "the alert fires while Alertmanager is down")
         first = stack.enter_context(_alertmanager(tmp_path))
-        _until(lambda: _requests("_failed") > 0, "the console is not there to be told")
+        _until(lambda: _requests("_failed") > 0, "posts to the missing console fail")
         stack.enter_context(_console(tmp_path, ledger))
-        _until(lambda: _queued(ledger) == 1, "it is told")
+        _until(lambda: _queued(ledger) == 1, "the alert is queued")
         first.kill()
         first.wait(120)
         stack.enter_context(_alertmanager(tmp_path))
         # A killed Alertmanager loses the record of its posts.
-        _until(lambda: _requests("") > 0, "it is told again")
+        _until(lambda: _requests("") > 0, "the alert is posted again")
         assert _queued(ledger) == 1
 
 
@@ -258,8 +260,8 @@ def _prometheus(folder: Path) -> Iterator[None]:
 @contextmanager
 def _running(command: list[str], log: Path, ready: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process, wait until it responds, and terminate it at the end."""
-    with log.open("wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, cwd=CLONE, env=dict(os.environ))
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=CLONE, env=dict(os.environ))
     try:
         _until(lambda: httpx.get(ready, timeout=60).is_success, command[0])
         yield process

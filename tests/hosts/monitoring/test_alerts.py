@@ -73,8 +73,8 @@ CASES = (
     Case("GpuWasted", "29 % for half an hour", 1, (on(GPU, "0.29x40"),)),
     Case("GpuWasted", "31 %", 0, (on(GPU, "0.31x40"),)),
     Case("GpuWasted", "not long enough", 0, (on(GPU, "0.9x20 0.1x10"),)),
-    Case("GpuWasted", "a blank of DCGM is no measurement", 0, (on(GPU, "140737488355328x40"),)),
-    Case("GpuWasted", "no series is no waste", 0, (on(RUNS, "0x40"),)),
+    Case("GpuWasted", "a blank of DCGM is not a measurement", 0, (on(GPU, "140737488355328x40"),)),
+    Case("GpuWasted", "a pool without the metric is not wasteful", 0, (on(RUNS, "0x40"),)),
     Case("GpuSaturated", "96 %", 1, (on(GPU, "0.96x40"),)),
     Case("GpuSaturated", "94 %", 0, (on(GPU, "0.94x40"),)),
     Case("GpuMemoryGrowing", "grew by a third of a tenth", 1,
@@ -97,7 +97,7 @@ CASES = (
     Case("GpuGone", "all of them", 1, (on(XID, "79x20 stale", 'UUID="a"'), on("up", "1x60", 'job="dcgm"'))),
     Case("GpuGone", "the exporter began again with other labels", 0,
          (on(XID, "0x20 stale", 'UUID="a",Hostname="x"'), on(XID, "_x20 0x20", 'UUID="a",Hostname="y"'), on("up", "1x60", 'job="dcgm"'))),
-    Case("GpuGone", "the exporter is silent, which MetricsMissing tells", 0,
+    Case("GpuGone", "the exporter is silent, which MetricsMissing reports", 0,
          (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 0x40", 'job="dcgm"'))),
     Case("GpuGone", "the instance ended", 0, (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 stale", 'job="dcgm"'))),
     Case("LatencyHigh", "p99 at 20 s", 1,
@@ -106,7 +106,7 @@ CASES = (
          (on(LATENCY, "0+10x40", 'le="5"'), on(LATENCY, "0+10x40", 'le="20"'), on(LATENCY, "0+10x40", 'le="+Inf"'))),
     Case("TokensDropped", "half the reference while requests wait", 1,
          (on(TOKENS, "0+3000x60"), on(WAITS, "3x60")), "40m"),
-    Case("TokensDropped", "half the reference, and nobody waits", 0,
+    Case("TokensDropped", "half the reference, and no request waits", 0,
          (on(TOKENS, "0+3000x60"), on(WAITS, "0x60")), "40m"),
     Case("TokensDropped", "nearly the reference", 0, (on(TOKENS, "0+5000x60"), on(WAITS, "3x60")), "40m"),
     Case("TokensDropped", "less than last week at this hour", 1,
@@ -124,7 +124,7 @@ CASES = (
          (on(RUNS, "1x40"), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("gpufleet_node_phase", "1x40", 'phase="draining"'),
           on(RUNS, "60x40", instance="i-2"), on(WAITS, "9x40", instance="i-2"))),
     Case("BatchesTooSmall", "5 run", 0, (on(RUNS, "5x40"), on(WAITS, "2x40"))),
-    Case("BatchesTooSmall", "nobody waits", 0, (on(RUNS, "1x40"), on(WAITS, "0x40"))),
+    Case("BatchesTooSmall", "no request waits", 0, (on(RUNS, "1x40"), on(WAITS, "0x40"))),
     Case("BatchesTooSmall", "nothing is known of what runs", 0, (on(WAITS, "2x40"),)),
     Case("QueueGrowing", "one more each minute", 1, (on(WAITS, "5+1x40"),)),
     Case("QueueGrowing", "long, but shrinking", 0, (on(WAITS, "90-1x40"),)),
@@ -173,7 +173,7 @@ CASES = (
          (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "it boots", 0,
          (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
-    Case("MetricsMissing", "a drained one without its exporter, which nobody ends then", 1,
+    Case("MetricsMissing", "a drained one without its exporter, which no watchdog terminates then", 1,
          (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "a drained one, whose engine has ended", 0,
          (on("up", "0x40", 'job="engine"'), on("up", "1x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
@@ -213,7 +213,7 @@ CASES = (
     Case("CacheSyncFailing", "ranges read again and again", 1, (on("gpufleet_node_cache_retries_total", "0+10x40"),)),
     Case("CacheSyncFailing", "a few ranges read again, long ago", 0, (on("gpufleet_node_cache_retries_total", "3x40"),)),
     Case("CacheSyncFailing", "tried again and not here yet", 1, (on(TRIES, "1x10 2x30", 'step="cache"'),)),
-    Case("CacheSyncFailing", "the first try goes on", 0, (on(TRIES, "1x40", 'step="cache"'),)),
+    Case("CacheSyncFailing", "the first attempt is still running", 0, (on(TRIES, "1x40", 'step="cache"'),)),
     Case("CacheSyncFailing", "the second try did it", 0, (on(TRIES, "2x40", 'step="cache"'), on(BOOT, "9x40", 'step="cache"'))),
     Case("CacheSyncFailing", "the first try was hopeless", 1,
          (on(TRIES, "1x40", 'step="cache"'), on("gpufleet_node_phase", "1x40", 'phase="failed"'))),
@@ -221,7 +221,7 @@ CASES = (
          (on(TRIES, "1x40", 'step="cache"'), on(BOOT, "9x40", 'step="cache"'), on("gpufleet_node_phase", "1x40", 'phase="failed"'))),
     Case("QuotaNear", "90 of 100 vCPUs", 1, (of("gpufleet_quota_used", "90x40", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
     Case("QuotaNear", "79 of 100 vCPUs", 0, (of("gpufleet_quota_used", "79x40", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
-    Case("QuotaNear", "a limit that nobody knows", 0, (of("gpufleet_quota_used", "90x40", QUOTA),)),
+    Case("QuotaNear", "an unknown limit", 0, (of("gpufleet_quota_used", "90x40", QUOTA),)),
     Case("QuotaNear", "for a moment", 0, (of("gpufleet_quota_used", "9x25 90x10", QUOTA), of("gpufleet_quota_limit", "100x40", QUOTA))),
     Case("CertificateEnding", "in 10 days", 1, (of("gpufleet_router_certificate_end_timestamp_seconds", "864000x40", 'environment="prod"'),)),
     Case("CertificateEnding", "in 20 days", 0, (of("gpufleet_router_certificate_end_timestamp_seconds", "1728000x40", 'environment="prod"'),)),
@@ -268,8 +268,8 @@ def _run(folder: Path, cases: Sequence[Case], step: str) -> str:
 def test_every_case(tmp_path: Path, step: str) -> None:
     cases = [case for case in CASES if case.step == step]
     if together := _run(tmp_path, cases, step):
-        said = [(case, _run(tmp_path, [case], step)) for case in cases]
-        alone = "\n".join(f"{case.alert}, {case.why}: {words[-300:]}" for case, words in said if words)
+        each = [(case, _run(tmp_path, [case], step)) for case in cases]
+        alone = "\n".join(f"{case.alert}, {case.why}: {errors[-300:]}" for case, errors in each if errors)
         pytest.fail(alone or f"each alone passes, together: {together[-2000:]}")
 
 
@@ -316,6 +316,6 @@ def test_objectives_of_pools_come_from_the_settings() -> None:
     text = render(alert_settings(fleet_of(pools=[pool]), []), RuleSettings())
     assert 'gpufleet:answer_seconds_p99:pool{pool="chat"} > 8.0' in text
     assert '{pool="chat"} < 720.0' in text
-    said = alert_settings(fleet_of(pools=[pool]), ["chat=3s"])
-    assert said.latency_p99_s == {"chat": 3}, "the command line wins"
+    overridden = alert_settings(fleet_of(pools=[pool]), ["chat=3s"])
+    assert overridden.latency_p99_s == {"chat": 3}, "the command line wins"
     assert "LatencyHigh" not in render(alert_settings(fleet_of(), []), RuleSettings()), "no objective is not judged"

@@ -94,7 +94,7 @@ def test_node_exporters_are_discovered_like_other_sources() -> None:
     [
         pytest.param("node_cpu_seconds_total;idle", True, id="idle"),
         pytest.param("node_cpu_seconds_total;iowait", True, id="waiting for a disk"),
-        pytest.param("node_cpu_seconds_total;user", False, id="a mode that the rest tells of"),
+        pytest.param("node_cpu_seconds_total;user", False, id="a mode that the others imply"),
         pytest.param("node_cpu_guest_seconds_total;user", False, id="guests"),
         pytest.param("node_memory_MemAvailable_bytes;", True, id="without a mode"),
     ],
@@ -154,9 +154,9 @@ def test_a_real_prometheus_discovers_the_targets_of_the_feed(tmp_path: Path) -> 
         Instance(id="i-8", tags=CLAIM, group="dev-chat-a", private_address="127.0.0.8", **machine),
         Instance(id="i-9", tags=CLAIM | {"gpu-fleet:role": "router"}, private_address="127.0.0.9", **machine),
     ]
-    gone = dataclasses.replace(instances[0], id="i-6", private_address="127.0.0.6", state=InstanceState.STOPPING)
+    stopping = dataclasses.replace(instances[0], id="i-6", private_address="127.0.0.6", state=InstanceState.STOPPING)
     (tmp_path / "prometheus.yml").write_text(render(PLAIN))
-    (tmp_path / "targets.json").write_text(json.dumps(targets([*instances, gone], "prod")))
+    (tmp_path / "targets.json").write_text(json.dumps(targets([*instances, stopping], "prod")))
     with running(tmp_path) as url:
         listed = _until_found(url)
     found = {(one["labels"]["job"], one["scrapeUrl"]): one["labels"] for one in listed}
