@@ -32,11 +32,11 @@ def test_unknown_image_is_refused_with_the_known_ones() -> None:
 
 
 def test_run_parses_its_flags_and_passes_the_other_arguments(tmp_path: Path) -> None:
-    words = [
+    given = [
         *("--rm", "--name", "engine", "--gpus=all", "--network", "host", "-e", "A=1", "--env=B=2", "-e", "KEPT"),
         *("-v", "/mnt/nvme:/models:ro", "gpu-fleet/simulated-engine", "serve", "/models/chat", "--x=/models/y", "-e"),
     ]
-    run = parse_run(words, {"KEPT": "yes", "OTHER": "no"})
+    run = parse_run(given, {"KEPT": "yes", "OTHER": "no"})
     assert (run.name, run.environment) == ("engine", {"A": "1", "B": "2", "KEPT": "yes"})
     assert command(run, tmp_path) == [
         *(sys.executable, "-P", "-m", "localcloud.engine", "serve"),
@@ -49,10 +49,10 @@ def test_volume_below_the_root_is_unchanged(tmp_path: Path) -> None:
     assert command(run, tmp_path)[-1] == f"{tmp_path}/m/chat"
 
 
-@pytest.mark.parametrize("words", [[], ["--rm"], ["--name"]], ids=["nothing", "no image", "no value"])
-def test_incomplete_command_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize("given", [[], ["--rm"], ["--name"]], ids=["nothing", "no image", "no value"])
+def test_incomplete_command_is_refused(given: list[str]) -> None:
     with pytest.raises(UsageError):
-        parse_run(words, {})
+        parse_run(given, {})
 
 
 def test_exporter_unit_is_parsed(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_node_exporter_unit_is_parsed_and_reads_the_files_of_the_machine(tmp_pat
 
 def test_owner_options_of_install_are_dropped() -> None:
     """The machine runs as the user who started it, and only root can change owners."""
-    words = ["-d", "-o", "2000", "-g", "0", "-m", "0700", "--owner=root", "/mnt/nvme/models/.vllm"]
-    assert without_owners(words) == ["-d", "-m", "0700", "/mnt/nvme/models/.vllm"]
+    given = ["-d", "-o", "2000", "-g", "0", "-m", "0700", "--owner=root", "/mnt/nvme/models/.vllm"]
+    assert without_owners(given) == ["-d", "-m", "0700", "/mnt/nvme/models/.vllm"]

@@ -80,7 +80,7 @@ def test_shell_that_evaluates_the_exports_has_the_same_environment(folders: Fold
         pytest.param({"GPUFLEET_LOCAL": "/other/.local"}, False, id="another clone's"),
         pytest.param({"GPUFLEET_ROOT": "{local}/machines/i-1"}, True, id="on a machine of ours"),
         pytest.param({"GPUFLEET_ROOT": "/other/.local/machines/i-1"}, False, id="on a machine of another clone"),
-        pytest.param({}, False, id="a stranger"),
+        pytest.param({}, False, id="an unrelated process"),
     ],
 )
 def test_owner_of_a_process(folders: Folders, environment: dict[str, str], ours: bool) -> None:

@@ -24,25 +24,25 @@ def test_cache_is_the_first_writable_folder(tmp_path: Path, environment: dict[st
     assert find_folders(named, tmp_path / "clone").cache == tmp_path / cache
 
 
-def program(folder: Path, name: str, says: str) -> Path:
+def program(folder: Path, name: str, output: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
-    file.write_text(f"#!/bin/sh\necho '{says}'\n")
+    file.write_text(f"#!/bin/sh\necho '{output}'\n")
     file.chmod(0o755)
     return file
 
 
 @pytest.mark.parametrize(
-    ("says", "found"),
+    ("output", "found"),
     [
         pytest.param("thing, version 2.42.0+ds", (2, 42), id="just new enough"),
         pytest.param("thing version 10.1", (10, 1), id="ten is more than two"),
         pytest.param("thing, version 1.8.2", None, id="too old"),
-        pytest.param("nonsense", None, id="says nothing of use"),
+        pytest.param("nonsense", None, id="output without a version"),
     ],
 )
-def test_tool_is_accepted_by_its_version(tmp_path: Path, says: str, found: tuple[int, int] | None) -> None:
-    program(tmp_path, "gpu-fleet-test-tool", says)
+def test_tool_is_accepted_by_its_version(tmp_path: Path, output: str, found: tuple[int, int] | None) -> None:
+    program(tmp_path, "gpu-fleet-test-tool", output)
     tool = Tool(
         name="gpu-fleet-test-tool", package="p", purpose="tests", version_argument="--version", at_least=(2, 42)
     )

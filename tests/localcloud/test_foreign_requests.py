@@ -39,7 +39,7 @@ from tests.fixtures.local_token import BEARER, BOT, TOKEN, WEBHOOK
 from tests.fixtures.networks import served
 
 EVIL = "https://evil.example"
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,11 @@ def test_page_of_another_site_is_refused_by_every_server_even_with_the_token(
 ) -> None:
     target = TARGETS[name]
     before = networks(guarded)
-    status, said = ask(getattr(guarded.places, target.base), target, {**(target.shown or {}), **PAGES[page]})
-    assert status == 403, said
-    assert "another host" in said or "page of another site" in said
+    status, answer = ask(getattr(guarded.places, target.base), target, {**(target.shown or {}), **PAGES[page]})
+    assert status == 403, answer
+    assert "another host" in answer or "page of another site" in answer
     assert networks(guarded) == before
-    assert "refused: " in guarded.log.splitlines()[-1], "it stands in the log"
+    assert "refused: " in guarded.log.splitlines()[-1], "the log has the refusal"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_page_of_another_site_is_refused_by_every_server_even_with_the_token(
                 f"SignedHeaders=host;x-amz-date, Signature={'0' * 64}",
                 "X-Amz-Date": "20261125T000000Z",
             },
-            id="a signature by nobody",
+            id="a signature without a valid key",
         ),
     ],
 )
@@ -168,9 +168,9 @@ def test_request_without_the_token_is_refused_by_every_server(
 ) -> None:
     target = TARGETS[name]
     before = networks(guarded)
-    status, said = ask(getattr(guarded.places, target.base), target, shown)
-    assert status == 403, said
-    assert "gpufleet local env" in said
+    status, answer = ask(getattr(guarded.places, target.base), target, shown)
+    assert status == 403, answer
+    assert "gpufleet local env" in answer
     assert networks(guarded) == before
 
 
@@ -183,8 +183,8 @@ def test_guessed_webhook_is_refused(guarded: RunningCloud) -> None:
 def test_same_requests_are_answered_with_the_token(guarded: RunningCloud, name: str) -> None:
     target = TARGETS[name]
     own = getattr(guarded.places, target.base)
-    status, said = ask(own, target, {**(target.shown or {}), "Origin": own, "Sec-Fetch-Site": "same-origin"})
-    assert status in (200, 400), said
+    status, answer = ask(own, target, {**(target.shown or {}), "Origin": own, "Sec-Fetch-Site": "same-origin"})
+    assert status in (200, 400), answer
 
 
 def test_access_key_in_a_query_is_not_a_signature(guarded: RunningCloud) -> None:
@@ -192,8 +192,8 @@ def test_access_key_in_a_query_is_not_a_signature(guarded: RunningCloud) -> None
         {"X-Amz-Credential": f"{TOKEN}/20261125/us-east-1/ec2/aws4_request", "X-Amz-Signature": "0" * 64}
     )
     target = Target(base="", method="GET", path=f"/?Action=DescribeInstances&{query}")
-    status, said = ask(guarded.places.api_url, target, {})
-    assert (status, "<Code>AccessDenied</Code>" in said) == (403, True), said
+    status, answer = ask(guarded.places.api_url, target, {})
+    assert (status, "<Code>AccessDenied</Code>" in answer) == (403, True), answer
 
 
 @pytest.mark.parametrize("service", ["ec2", "autoscaling", "s3", "ssm"])
@@ -236,9 +236,9 @@ def test_browser_asks_for_the_token_and_shows_the_slack_page(guarded: RunningClo
     typed = {"Sec-Fetch-Site": "none"}
     assert ask(guarded.places.slack_url, page, typed)[0] == 401
     password = base64.b64encode(f"me:{TOKEN}".encode()).decode()
-    status, said = ask(guarded.places.slack_url, page, {**typed, "Authorization": f"Basic {password}"})
-    assert (status, "Slack sink" in said) == (200, True)
-    assert TOKEN not in said
+    status, answer = ask(guarded.places.slack_url, page, {**typed, "Authorization": f"Basic {password}"})
+    assert (status, "Slack sink" in answer) == (200, True)
+    assert TOKEN not in answer
 
 
 # Machines.
@@ -265,24 +265,24 @@ def test_metadata_refuses_a_page_of_another_site(machine: str, page: str) -> Non
     assert ask(url, SESSION, {**TTL, **PAGES[page]})[0] == 403
 
 
-def as_nobody(do: Callable[[], str]) -> str:
+def as_other_user(do: Callable[[], str]) -> str:
     """The result of `do` in a process of another Unix user."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
-        said = b"failed"
+        result = b"failed"
         with contextlib.suppress(BaseException):
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            said = do().encode()
-        os.write(writes, said)
+            os.setgid(OTHER_USER)
+            os.setuid(OTHER_USER)
+            result = do().encode()
+        os.write(writes, result)
         os._exit(0)
     os.close(writes)
     with open(reads, "rb") as answer:  # noqa: PTH123 - a pipe
-        said = answer.read().decode()
+        result = answer.read().decode()
     os.waitpid(child, 0)
-    return said
+    return result
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another Unix user")
@@ -297,8 +297,10 @@ def test_another_unix_user_gets_neither_metadata_nor_the_token(machine: str, tmp
         except PermissionError:
             return "not for you"
 
-    assert as_nobody(lambda: " ".join(map(str, ask(url, SESSION, TTL)))) == f"403 {MESSAGES[Unknown.OTHER_USER]}\n"
-    assert as_nobody(read) == "not for you"
+    assert (
+        as_other_user(lambda: " ".join(map(str, ask(url, SESSION, TTL)))) == f"403 {MESSAGES[Unknown.OTHER_USER]}\n"
+    )
+    assert as_other_user(read) == "not for you"
     assert ask(url, SESSION, TTL)[0] == 200
 
 

@@ -76,14 +76,14 @@ def history(cloud: Emulated, zone: str = ZONE) -> list[tuple[str, str, str]]:
     ]
 
 
-def told(cloud: Emulated, name: str = "spot") -> list[Activity]:
+def activities_of(cloud: Emulated, name: str = "spot") -> list[Activity]:
     """The activities that the adapter reads from all operations."""
     groups = GoogleGroups(GoogleCalls(PROJECT), FLEET)
     return list(groups.activities([name], cloud.clock.now - timedelta(days=1)))
 
 
 def kinds(cloud: Emulated, name: str = "spot") -> list[ActivityKind]:
-    return [activity.kind for activity in told(cloud, name)]
+    return [activity.kind for activity in activities_of(cloud, name)]
 
 
 def member(group: ManagedGroup) -> str:
@@ -183,7 +183,7 @@ def test_spot_is_preempted_while_it_runs(cloud: Emulated) -> None:
         ("insert", GROUPS, ""),
     ]
     assert kinds(cloud) == [K.LAUNCHED, K.PREEMPTED, K.LAUNCHED]
-    lost = told(cloud)[1]
+    lost = activities_of(cloud)[1]
     assert (lost.instance_id, lost.detail) == (name, "Instance was preempted.")
 
 
@@ -215,7 +215,7 @@ def test_zone_without_capacity_for_a_while(cloud: Emulated) -> None:
     cloud.run(6)
     assert kinds(cloud) == [K.IN_PROGRESS], "a refusal takes seconds"
     cloud.run(4)
-    (refused,) = told(cloud)
+    (refused,) = activities_of(cloud)
     assert refused.kind is K.NO_CAPACITY
     assert refused.detail == (
         f"ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS: The zone 'projects/{PROJECT}/zones/{ZONE}' does not have enough"
@@ -245,7 +245,7 @@ def test_capacity_error_of_a_machine_without_a_gpu_has_the_older_message(cloud: 
 
 
 @pytest.mark.parametrize(
-    ("body", "words", "account_wide"),
+    ("body", "message", "account_wide"),
     [
         pytest.param(
             {"kind": "spot", "gpus": 0},
@@ -261,26 +261,26 @@ def test_capacity_error_of_a_machine_without_a_gpu_has_the_older_message(cloud: 
         ),
     ],
 )
-def test_reached_quota_refuses_a_launch(cloud: Emulated, body: Any, words: str, account_wide: bool) -> None:
+def test_reached_quota_refuses_a_launch(cloud: Emulated, body: Any, message: str, account_wide: bool) -> None:
     cloud.control("capacity", body)
     spot(cloud)
     cloud.run(10)
-    (refused,) = told(cloud)
+    (refused,) = activities_of(cloud)
     assert (refused.kind, refused.account_wide) == (K.QUOTA, account_wide)
-    assert refused.detail == f"QUOTA_EXCEEDED: {words}"
+    assert refused.detail == f"QUOTA_EXCEEDED: {message}"
     (operation,) = cloud.state.operations.list(f"zones/{ZONE}")
     assert operation["httpErrorStatusCode"] == 403
 
 
 @pytest.mark.parametrize(
-    ("count", "kind", "words"),
+    ("count", "kind", "message"),
     [
         pytest.param(1, K.RESERVATION_FULL, "does not have available resources for the request.", id="full"),
         pytest.param(0, K.CONFIGURATION, "does not exist.", id="not there"),
     ],
 )
 def test_full_or_missing_reservation_refuses_a_launch(
-    cloud: Emulated, count: int, kind: ActivityKind, words: str
+    cloud: Emulated, count: int, kind: ActivityKind, message: str
 ) -> None:
     if count:
         row = {"specificReservation": {"count": str(count), "instanceProperties": {"machineType": MACHINE}}}
@@ -291,9 +291,9 @@ def test_full_or_missing_reservation_refuses_a_launch(
     }  # fmt: skip
     cloud.make_group("paid", count + 1, f"zones/{ZONE}", properties(reservationAffinity=affinity))
     cloud.run(10)
-    refused = [activity for activity in told(cloud, "paid") if activity.kind is not K.LAUNCHED]
+    refused = [activity for activity in activities_of(cloud, "paid") if activity.kind is not K.LAUNCHED]
     assert [(one.kind, one.detail) for one in refused] == [
-        (kind, f"CONDITION_NOT_MET: Specified reservation 'r' {words}")
+        (kind, f"CONDITION_NOT_MET: Specified reservation 'r' {message}")
     ]
 
 
@@ -321,7 +321,7 @@ def test_member_that_powers_itself_off(cloud: Emulated) -> None:
     cloud.hardware.running.discard(member(group))
     cloud.run(5)
     assert kinds(cloud) == [K.LAUNCHED, K.ENDED_UNSTATED, K.LAUNCHED]
-    assert told(cloud)[1].detail == "Instance terminated by guest OS shutdown."
+    assert activities_of(cloud)[1].detail == "Instance terminated by guest OS shutdown."
 
 
 @pytest.mark.parametrize("reported_only", [False, True])
@@ -344,7 +344,7 @@ def test_regional_group_launches_and_replaces(cloud: Emulated) -> None:
     group = cloud.make_group("wide", 1, f"regions/{REGION}", properties(), distributionPolicy=spread)
     limit(cloud, 0, kind="on-demand")
     cloud.run()
-    assert [activity.kind for activity in told(cloud, "wide")] == [K.LAUNCHED]
+    assert [activity.kind for activity in activities_of(cloud, "wide")] == [K.LAUNCHED]
     cloud.call("DELETE", f"zones/{OTHER}/instances/{member(group)}")
     cloud.run(5)
     assert kinds(cloud, "wide") == [K.LAUNCHED, K.ENDED_BY_PERSON, K.LAUNCHED]

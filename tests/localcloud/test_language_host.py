@@ -64,7 +64,7 @@ def started(stream: Iterator[language.RunPluginResponse]) -> None:
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def gone(pid: int) -> bool:
+def ends(pid: int) -> bool:
     """Whether the process ends within the limit. A zombie counts as ended."""
     until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
@@ -91,8 +91,8 @@ def test_pack_receives_its_stack_and_its_output_is_forwarded(host: Host, tmp_pat
     stream = host.stub.RunPlugin(request, timeout=LIMIT_S)
     started(stream)
     messages = list(stream)
-    said = b"".join(m.stdout for m in messages).decode().splitlines()
-    assert said == ["blue=green gpu-fleet aws-dev true", '{"aws:region": "us-east-1"}']
+    output = b"".join(m.stdout for m in messages).decode().splitlines()
+    assert output == ["blue=green gpu-fleet aws-dev true", '{"aws:region": "us-east-1"}']
     assert b"".join(m.stderr for m in messages) == b"oh\n"
     assert messages[-1].exitcode == 7
 
@@ -130,7 +130,7 @@ def test_child_processes_end_with_the_host(host: Host, tmp_path: Path, number: s
     child = int(next(stream).stdout)
     os.kill(host.process.pid, number)
     assert host.process.wait(LIMIT_S) in (0, -number)
-    assert gone(child)
+    assert ends(child)
 
 
 def test_host_ends_when_the_engine_is_killed() -> None:
@@ -149,4 +149,4 @@ def test_host_ends_when_the_engine_is_killed() -> None:
         timeout=LIMIT_S,
         check=True,
     )
-    assert gone(int(engine.stdout))
+    assert ends(int(engine.stdout))

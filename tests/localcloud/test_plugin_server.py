@@ -14,7 +14,7 @@ from localcloud.plugin_server import make_server
 from pulumi.runtime.proto import language_pb2 as language
 from pulumi.runtime.proto import language_pb2_grpc
 
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @contextmanager
@@ -46,7 +46,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_processes_of_another_user_are_refused(call: str, capsys: pytest.CaptureFixture[str]) -> None:
-    other = NOBODY if os.getuid() != NOBODY else NOBODY - 1
+    other = OTHER_USER if os.getuid() != OTHER_USER else OTHER_USER - 1
     with host(other) as stub, pytest.raises(grpc.RpcError) as refused:
         CALLS[call](stub)
     code: Any = refused.value

@@ -60,8 +60,8 @@ def test_process_that_ignores_sigterm_is_killed_and_reported(start: Start) -> No
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param({"started": 1}, id="the number was given to a younger process"),
-        pytest.param({"boot": "another"}, id="the machine was started anew since"),
+        pytest.param({"started": 1}, id="the number was given to a newer process"),
+        pytest.param({"boot": "another"}, id="the machine was restarted since"),
     ],
 )
 def test_reused_pid_is_never_signalled(start: Start, change: dict[str, str | int]) -> None:
@@ -91,8 +91,8 @@ def test_marked_processes_are_found_with_their_children_and_without_the_caller(s
         assert parent.pid in pids
         assert len(pids) == 2
         assert other.pid not in pids
-        everybody = processes.find_marked(lambda environment: True)
-        assert os.getpid() not in {process.pid for process in everybody}
+        every_process = processes.find_marked(lambda environment: True)
+        assert os.getpid() not in {process.pid for process in every_process}
     finally:
         processes.end(found, 5)
     assert processes.find_marked(is_mine) == ()

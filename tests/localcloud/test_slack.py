@@ -25,8 +25,8 @@ def sink() -> Iterator[tuple[SlackSink, str]]:
 
 
 def _get(url: str) -> str:
-    wish = urllib.request.Request(url, headers=local_token.BEARER)
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    request = urllib.request.Request(url, headers=local_token.BEARER)
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 

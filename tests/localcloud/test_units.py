@@ -75,7 +75,7 @@ def test_empty_value_resets_earlier_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         pytest.param("Restart=sometimes", "Restart=sometimes", id="restart"),
         pytest.param("KillMode=politely", "KillMode=politely", id="kill mode"),
@@ -83,8 +83,8 @@ def test_empty_value_resets_earlier_ones() -> None:
         pytest.param("Environment=NAME", "not NAME=VALUE", id="environment"),
     ],
 )
-def test_invalid_value_is_named_in_the_error(line: str, words: str) -> None:
-    with pytest.raises(UnitError, match=words):
+def test_invalid_value_is_named_in_the_error(line: str, message: str) -> None:
+    with pytest.raises(UnitError, match=message):
         parse("x.service", f"[Service]\n{line}\n")
 
 
@@ -105,9 +105,9 @@ def test_exec_lines_expand_as_in_systemd() -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", min_codepoint=33), min_size=1, max_size=12), min_size=1))
-def test_quoted_arguments_of_the_engine_unit_are_restored(words: list[str]) -> None:
-    line = " ".join(engine.quote(word) for word in words)
-    assert arguments(line, {}) == words
+def test_quoted_arguments_of_the_engine_unit_are_restored(parts: list[str]) -> None:
+    line = " ".join(engine.quote(word) for word in parts)
+    assert arguments(line, {}) == parts
 
 
 def test_environment_files_may_have_comments_and_quotes() -> None:
@@ -245,11 +245,11 @@ def test_reset_failed_does_not_affect_a_running_service(tmp_path: Path) -> None:
 def test_environment_file_is_read_below_the_root_of_the_machine(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/x.env").write_text("WORD=hello\n", "utf-8")
-    text = "[Service]\nEnvironmentFile=/etc/x.env\nExecStart=say ${WORD}\n"
+    text = "[Service]\nEnvironmentFile=/etc/x.env\nExecStart=echo ${WORD}\n"
     host = FakeHost(tmp_path)
     service = Service(parse("x.service", text), host, Clock())
     service.start()
-    assert host.spawned == [["say", "hello"]]
+    assert host.spawned == [["echo", "hello"]]
 
 
 def test_missing_environment_file_fails_the_start(tmp_path: Path) -> None:

@@ -33,17 +33,17 @@ def _machine(folder: Path, name: str) -> Path:
 def _commands(root: Path) -> Callable[[Sequence[str]], str]:
     """Runs the image's disk commands, as the machine does."""
 
-    def run(words: Sequence[str]) -> str:
-        said, wrong = io.StringIO(), io.StringIO()
-        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(wrong):
+    def run(command: Sequence[str]) -> str:
+        output, wrong = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(wrong):
             patch.setenv("GPUFLEET_ROOT", str(root))
             try:
-                code = disks.main(words[0], list(words[1:]))
+                code = disks.main(command[0], list(command[1:]))
             except SystemExit as end:
                 code = end.code
         if code:
-            raise StepError(f"{words[0]}: exit code {code}: {wrong.getvalue().strip()}")
-        return said.getvalue()
+            raise StepError(f"{command[0]}: exit code {code}: {wrong.getvalue().strip()}")
+        return output.getvalue()
 
     return run
 
@@ -54,21 +54,21 @@ def _use(root: Path) -> str:
 
 
 def test_next_machine_reads_the_data_of_the_previous_one(tmp_path: Path) -> None:
-    shelf = VolumePool(tmp_path / ".volumes")
+    pool = VolumePool(tmp_path / ".volumes")
     first, second = _machine(tmp_path, "first"), _machine(tmp_path, "second")
     with pytest.raises(StepError, match="is not attached"):
         _use(first)
-    shelf.attach(VOLUME, first)
+    pool.attach(VOLUME, first)
     assert _use(first).endswith(", formatted")
     (first / "var/lib/data/ledger").write_text("facts")
     assert _use(first) == f"{first / DEVICE} is mounted on {first / 'var/lib/data'}", "mounted already"
 
-    shelf.detach_all(first)
+    pool.detach_all(first)
     assert attached(first) == ()
     assert not (first / DEVICE).exists()
     assert list((first / "var/lib/data").iterdir()) == [], "the machine that ended has it no more"
 
-    shelf.attach(VOLUME, second)
+    pool.attach(VOLUME, second)
     assert not (second / "var/lib/data/ledger").exists(), "attached is not mounted"
     assert not _use(second).endswith(", formatted")
     assert (second / "var/lib/data/ledger").read_text() == "facts"
@@ -86,12 +86,12 @@ def test_boot_starts_with_the_volume_attached_and_nothing_mounted(tmp_path: Path
 
 
 def test_deleted_volume_loses_its_data(tmp_path: Path) -> None:
-    shelf, root = VolumePool(tmp_path / ".volumes"), _machine(tmp_path, "one")
-    shelf.attach(VOLUME, root)
+    pool, root = VolumePool(tmp_path / ".volumes"), _machine(tmp_path, "one")
+    pool.attach(VOLUME, root)
     _use(root)
-    shelf.detach(VOLUME.id, root)
-    shelf.discard(VOLUME.id)
-    shelf.attach(VOLUME, root)
+    pool.detach(VOLUME.id, root)
+    pool.discard(VOLUME.id)
+    pool.attach(VOLUME, root)
     assert _use(root).endswith(", formatted")
 
 

@@ -121,8 +121,8 @@ def ready(cloud: RunningCloud, script: str, request: pytest.FixtureRequest) -> t
 
 def test_agent_boots_serves_and_exports_gpu_metrics(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:
     _, member, address = ready
-    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    request = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 8
@@ -134,7 +134,7 @@ def test_agent_boots_serves_and_exports_gpu_metrics(cloud: RunningCloud, ready: 
     logs = "".join(path.read_text("utf-8", "replace") for path in (cloud.machines / member).rglob("*.log"))
     assert KEY not in logs
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(wish.full_url, timeout=60)
+        urllib.request.urlopen(request.full_url, timeout=60)
 
 
 def test_agent_drains_before_its_group_terminates_it(cloud: RunningCloud, ready: tuple[str, str, str]) -> None:

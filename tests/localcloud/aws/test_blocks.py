@@ -113,7 +113,7 @@ def test_capacity_block_market_type_is_required_for_blocks_and_refused_otherwise
 def test_instances_of_a_block_end_half_an_hour_before_it(cloud: RunningCloud) -> None:
     block = bought(cloud)
     reservation = block["CapacityReservationId"]
-    told = _queue_of_blocks(cloud)
+    event_types = _queue_of_blocks(cloud)
     move(cloud, reservation, starts=timedelta(seconds=-1), ends=timedelta(days=1))
     wait_for("the block to begin", lambda: state_of(cloud, reservation) == "active")
     block_group(cloud, "block", block)
@@ -130,8 +130,8 @@ def test_instances_of_a_block_end_half_an_hour_before_it(cloud: RunningCloud) ->
     assert cloud.instances("block")[0]["StateReason"]["Message"].endswith("Capacity Block ends")
     assert state_of(cloud, reservation) == "active", "it is paid for until its own end"
     assert "does not have sufficient" in failed(cloud, "block")
-    said = wait_for("both events", lambda: told() if len(told()) >= 2 else None)
-    assert {"Capacity Block Reservation Delivered", "Capacity Block Reservation Expiration Warning"} <= set(said)
+    delivered = wait_for("both events", lambda: event_types() if len(event_types()) >= 2 else None)
+    assert {"Capacity Block Reservation Delivered", "Capacity Block Reservation Expiration Warning"} <= set(delivered)
 
     move(cloud, reservation, starts=timedelta(days=-1), ends=timedelta(seconds=-1))
     wait_for("the block to be over", lambda: state_of(cloud, reservation) == "expired")
@@ -148,9 +148,9 @@ def _queue_of_blocks(cloud: RunningCloud) -> Any:
     events.put_targets(Rule="blocks", Targets=[{"Id": "queue", "Arn": arn}])
     seen: list[str] = []
 
-    def told() -> list[str]:
+    def event_types() -> list[str]:
         for message in queues.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
             seen.append(json.loads(message["Body"])["detail-type"])
         return seen
 
-    return told
+    return event_types

@@ -159,7 +159,7 @@ def test_group_with_a_deleted_template_does_not_block_other_groups(cloud: Runnin
         cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=1)
     wait_for("the other group", lambda: cloud.in_service("there"))
     failed = cloud.activities("gone")
-    assert [one["StatusCode"] for one in failed] == ["Failed"], "it is said once, not in each round"
+    assert [one["StatusCode"] for one in failed] == ["Failed"], "reported once, not in each round"
     assert failed[0]["StatusMessage"].endswith(f"{template}, does not exist.")
 
 

@@ -20,15 +20,17 @@ def test_preemption_has_a_notice_and_can_remove_capacity(cloud: RunningCloud) ->
     make_group(cloud, "preempt-b", template, size=0, spot=True, zones="b", pool="chat")
     wait_for("the instance", lambda: cloud.in_service("preempt-a"))
     address = _running(cloud, "preempt-a")[0]["PrivateIpAddress"]
-    status, said = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 8, "capacity_lost": True})
+    status, answer = cloud.control("POST", "preempt", {"pool": "chat", "notice_s": 8, "capacity_lost": True})
     assert status == 200
     notice = json.loads(metadata(address, "meta-data/spot/instance-action")[1])
     assert notice["action"] == "terminate"
-    assert abs((datetime.fromisoformat(notice["time"]) - datetime.fromisoformat(said["notice"])).total_seconds()) < 1
+    assert (
+        abs((datetime.fromisoformat(notice["time"]) - datetime.fromisoformat(answer["notice"])).total_seconds()) < 1
+    )
     assert metadata(address, "meta-data/events/recommendations/rebalance")[0] == 200
     assert _running(cloud, "preempt-a"), "it runs until its notice is over"
     wait_for("its end", lambda: not _running(cloud, "preempt-a"))
-    ended = next(one for one in cloud.instances("preempt-a") if one["InstanceId"] == said["id"])
+    ended = next(one for one in cloud.instances("preempt-a") if one["InstanceId"] == answer["id"])
     assert ended["StateReason"]["Code"] == "Server.SpotInstanceTermination"
     cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="preempt-b", DesiredCapacity=1)
     for name in ("preempt-a", "preempt-b"):
@@ -39,14 +41,14 @@ def test_preemption_has_a_notice_and_can_remove_capacity(cloud: RunningCloud) ->
     assert cloud.control("GET", "state")[1]["capacity"]["spot_lost"] == ["g5.xlarge", "g6.xlarge"]
     cloud.control("POST", "restore", {})
     wait_for("spot in both zones", lambda: _running(cloud, "preempt-a") and _running(cloud, "preempt-b"))
-    billed = {row["instance"]: row for row in cloud.control("GET", "billing-log")[1]}[said["id"]]
+    billed = {row["instance"]: row for row in cloud.control("GET", "billing-log")[1]}[answer["id"]]
     assert (billed["capacity_type"], billed["zone"], billed["machine_type"]) == ("spot", "us-east-1a", "g6.xlarge")
     assert billed["why"] == "Server.SpotInstanceTermination"
     assert datetime.fromisoformat(billed["ended"]) > datetime.fromisoformat(billed["launched"])
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "body", "status", "message"),
     [
         pytest.param("preempt", {}, 400, "names no instance", id="no selection"),
         pytest.param("preempt", {"pool": "nothing"}, 409, "no running spot instance", id="no such pool"),
@@ -64,11 +66,11 @@ def test_preemption_has_a_notice_and_can_remove_capacity(cloud: RunningCloud) ->
     ],
 )
 def test_invalid_request_is_refused_with_the_expected_values(
-    cloud: RunningCloud, path: str, body: dict[str, Any], status: int, words: str
+    cloud: RunningCloud, path: str, body: dict[str, Any], status: int, message: str
 ) -> None:
     found, answer = cloud.control("POST", path, body)
     assert found == status
-    assert words in answer["error"]
+    assert message in answer["error"]
 
 
 def test_fault_is_a_file_in_one_machine_and_can_be_cleared(cloud: RunningCloud) -> None:
@@ -117,9 +119,9 @@ def test_agent_can_be_suspended(cloud: RunningCloud) -> None:
 
     wait_for("the agent to run", lambda: state() == "S")
     cloud.control("POST", "fault", {"instance": member["InstanceId"], "what": "agent"})
-    wait_for("the agent to stand still", lambda: state() == "T")
+    wait_for("the agent to pause", lambda: state() == "T")
     cloud.control("DELETE", "fault", {"instance": member["InstanceId"]})
-    wait_for("the agent to go on", lambda: state() == "S")
+    wait_for("the agent to resume", lambda: state() == "S")
 
 
 def test_spot_prices_are_listed_per_zone_and_below_the_list_price(cloud: RunningCloud) -> None:

@@ -107,7 +107,7 @@ def test_new_cloud_replaces_the_state_of_a_killed_one(tmp_path: Path) -> None:
 def test_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
     first = start_cloud(tmp_path / "first")
     try:
-        for state, words in (
+        for state, message in (
             (tmp_path / "first/state", "another embedded cloud uses"),
             (tmp_path / "other", "cannot listen on"),
         ):
@@ -121,7 +121,7 @@ def test_second_cloud_is_refused_with_the_remedy(tmp_path: Path) -> None:
                 check=False,
             )
             assert done.returncode == 1
-            assert words in done.stderr
+            assert message in done.stderr
             assert "gpufleet local down" in done.stderr
             assert "Traceback" not in done.stderr
     finally:

@@ -19,17 +19,19 @@ def test_cause_of_an_end_is_read_from_the_instance(cloud: RunningCloud, spot: bo
     name = f"ends-{spot}".lower()
     make_group(cloud, name, make_template(cloud, name), size=1, spot=spot, pool=name)
     (member,) = wait_for("a member", lambda: cloud.in_service(name))
-    gone = member["InstanceId"]
+    instance = member["InstanceId"]
     if spot:
         cloud.control("POST", "preempt", {"pool": name, "notice_s": 0})
     else:
-        cloud.client("ec2").terminate_instances(InstanceIds=[gone])
+        cloud.client("ec2").terminate_instances(InstanceIds=[instance])
     calls = AwsCalls(REGION, cloud.client)
 
     def ends() -> list[Activity]:
-        return [a for a in AwsGroups(calls).activities([name], START.replace(year=2000)) if a.instance_id == gone]
+        return [a for a in AwsGroups(calls).activities([name], START.replace(year=2000)) if a.instance_id == instance]
 
     found = wait_for("its end", lambda: [a for a in ends() if a.kind is not ActivityKind.LAUNCHED])
     assert [a.kind for a in found] == [ActivityKind.ENDED_UNSTATED]
-    wait_for("its description", lambda: [i for i in AwsInventory(calls, REGION, "e").ended([gone]) if i.end_reason])
-    assert [i.end_reason for i in AwsInventory(calls, REGION, "e").ended([gone, "i-0123456789abcdef0"])] == [why]
+    wait_for(
+        "its description", lambda: [i for i in AwsInventory(calls, REGION, "e").ended([instance]) if i.end_reason]
+    )
+    assert [i.end_reason for i in AwsInventory(calls, REGION, "e").ended([instance, "i-0123456789abcdef0"])] == [why]

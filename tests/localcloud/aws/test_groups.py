@@ -103,19 +103,19 @@ def test_failed_launch_is_an_activity_with_the_cause(
     wait_for("a failed activity", lambda: _failed(cloud, name))
     failed = _failed(cloud, name)[-1]
     assert failed["StatusMessage"].startswith(message)
-    assert cloud.group(name)["DesiredCapacity"] == 1, "the wish stays"
+    assert cloud.group(name)["DesiredCapacity"] == 1, "the desired size stays"
     assert cloud.group(name)["Instances"] == []
     cloud.control("POST", "restore", {})
     _wait_in_service(cloud, name, 1)
 
 
 @pytest.mark.parametrize(
-    ("desired", "words"), [pytest.param(5, "above max value 4", id="high"), pytest.param(0, "below min", id="low")]
+    ("desired", "message"), [pytest.param(5, "above max value 4", id="high"), pytest.param(0, "below min", id="low")]
 )
-def test_size_outside_the_limits_is_refused(cloud: RunningCloud, desired: int, words: str) -> None:
+def test_size_outside_the_limits_is_refused(cloud: RunningCloud, desired: int, message: str) -> None:
     name = f"limits-{desired}"
     make_group(cloud, name, make_template(cloud, name), size=1, MinSize=1)
-    with pytest.raises(ClientError, match=words):
+    with pytest.raises(ClientError, match=message):
         cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=desired)
 
 
@@ -203,7 +203,7 @@ def test_instance_terminated_through_ec2_is_replaced(cloud: RunningCloud) -> Non
     assert found[first]["State"]["Name"] == "terminated"
     assert "PrivateIpAddress" not in found[first], "a terminated instance has no address"
     assert [one["PrivateIpAddress"] == address for one in found.values() if "PrivateIpAddress" in one] == [False], (
-        "the address of what has just ended is not given to somebody else"
+        "the address of a terminated instance is not reused at once"
     )
 
 
@@ -255,10 +255,10 @@ def test_reserved_group_launches_only_within_its_reservation(cloud: RunningCloud
 def test_cancelled_reservation_is_no_longer_paid_although_ec2_lists_it(cloud: RunningCloud) -> None:
     ends = datetime(2099, 1, 1, tzinfo=UTC)
     made = _reserve(cloud, "us-east-1b", 3, EndDateType="limited", EndDate=ends)
-    lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+    history = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
 
     def paid() -> list[tuple[int, datetime | None]]:
-        return [(one.instances, one.ends_at) for one in lives.paid() if one.reservation == made]
+        return [(one.instances, one.ends_at) for one in history.paid() if one.reservation == made]
 
     assert paid() == [(3, ends)]
     cloud.client("ec2").cancel_capacity_reservation(CapacityReservationId=made)
@@ -319,14 +319,14 @@ def test_placement_group_with_instances_cannot_be_deleted(cloud: RunningCloud) -
 
 def test_accounts_that_use_a_reservation_are_reported(cloud: RunningCloud) -> None:
     made = _reserve(cloud, "us-east-1a", 5)
-    lives = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
+    history = AwsInstanceHistory(AwsCalls("us-east-1", cloud.client), "us-east-1", "test")
     own = cloud.client("sts").get_caller_identity()["Account"]
-    assert lives.used_by(made) == {own: 0}
+    assert history.used_by(made) == {own: 0}
     for account, count in (("222222222222", 2), ("333333333333", 1)):
         use = {"reservation": made, "account": account, "instances": count}
         assert cloud.control("POST", "reservation", use)[0] == 200
-    assert lives.used_by(made) == {own: 0, "222222222222": 2, "333333333333": 1}
-    (paid,) = [one for one in lives.paid() if one.reservation == made]
+    assert history.used_by(made) == {own: 0, "222222222222": 2, "333333333333": 1}
+    (paid,) = [one for one in history.paid() if one.reservation == made]
     assert (paid.instances, paid.available) == (5, 2)
     page = cloud.client("ec2").get_capacity_reservation_usage(CapacityReservationId=made, MaxResults=2)
     assert [one["AccountId"] for one in page["InstanceUsages"]] == [own, "222222222222"]
@@ -337,4 +337,4 @@ def test_accounts_that_use_a_reservation_are_reported(cloud: RunningCloud) -> No
     too_many = {"reservation": made, "account": "222222222222", "instances": 6}
     assert cloud.control("POST", "reservation", too_many)[0] == 400
     with pytest.raises(CloudError, match="does not exist"):
-        lives.used_by("cr-0123456789abcdef0")
+        history.used_by("cr-0123456789abcdef0")

@@ -114,15 +114,15 @@ def test_units_stop_in_reverse_start_order_when_the_machine_ends(cloud: RunningC
     _done(root)
     ended = root / "srv/ended"
     cloud.client("autoscaling").set_desired_capacity(AutoScalingGroupName="ordered", DesiredCapacity=0)
-    said: list[str] = []
+    order: list[str] = []
 
     def both() -> bool:
         with contextlib.suppress(FileNotFoundError):  # before the first end, and after the machine's
-            said[:] = ended.read_text("utf-8").split()
-        return len(said) == 2
+            order[:] = ended.read_text("utf-8").split()
+        return len(order) == 2
 
     wait_for("both units to end", both)
-    assert said == ["engine", "agent"]
+    assert order == ["engine", "agent"]
 
 
 def _processes_of(root: Path) -> list[str]:
@@ -152,12 +152,12 @@ def test_machine_cannot_write_outside_its_root(cloud: RunningCloud, tmp_path: Pa
     repository = ROOT
     outside = [tmp_path / "outside", repository / "outside-of-a-machine", Path.home() / "outside-of-a-machine"]
     root, _ = _one(cloud, "escape", _ESCAPES.format(targets=shlex.join(map(str, outside))))
-    said = _done(root)
-    if "wrote" in said:
+    output = _done(root)
+    if "wrote" in output:
         for path in outside:
             path.unlink(missing_ok=True)
         pytest.skip("this kernel allows no namespaces: machines live in plain folders")
-    assert said.splitlines() == [f"refused {path}" for path in outside]
+    assert output.splitlines() == [f"refused {path}" for path in outside]
     assert not any(path.exists() for path in outside)
     assert (root / "mine").read_text("utf-8") == "kept\n"
 

@@ -62,7 +62,7 @@ def _active(url: str) -> list[dict[str, Any]]:
 def test_machines_are_discovered_and_removed(cloud: RunningCloud, prometheus: str) -> None:
     template = make_template(cloud, "exporters", _EXPORTER)
     make_group(cloud, "exporters", template, size=2, spot=True, Tags=_TAGS)
-    make_group(cloud, "strangers", template, size=1, spot=True, Tags=_TAGS)
+    make_group(cloud, "unmanaged", template, size=1, spot=True, Tags=_TAGS)
     wait_for("both machines to be scraped", lambda: len(_active(prometheus)) == 2, 120)
     labels = _active(prometheus)
     assert {found["instance_id"] for found in labels} == {

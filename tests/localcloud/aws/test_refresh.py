@@ -41,9 +41,9 @@ def test_refresh_replaces_one_instance_at_a_time(cloud: RunningCloud, launch_fir
 
 
 def test_cancel_without_a_refresh_is_refused(cloud: RunningCloud) -> None:
-    make_group(cloud, "calm", make_template(cloud, "calm"), size=0)
+    make_group(cloud, "no-refresh", make_template(cloud, "no-refresh"), size=0)
     with pytest.raises(ClientError, match="ActiveInstanceRefreshNotFound"):
-        cloud.client("autoscaling").cancel_instance_refresh(AutoScalingGroupName="calm")
+        cloud.client("autoscaling").cancel_instance_refresh(AutoScalingGroupName="no-refresh")
 
 
 @pytest.mark.slow
@@ -52,4 +52,4 @@ def test_refresh_without_a_healthy_minimum_replaces_all_at_once(cloud: RunningCl
     wait_for("three in service", lambda: len(cloud.in_service("careless")) == 3)
     preferences = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100, "InstanceWarmup": 0}
     cloud.client("autoscaling").start_instance_refresh(AutoScalingGroupName="careless", Preferences=preferences)
-    wait_for("nobody in service", lambda: not cloud.in_service("careless"))
+    wait_for("no instance in service", lambda: not cloud.in_service("careless"))

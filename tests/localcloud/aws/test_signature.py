@@ -18,7 +18,7 @@ from gpufleet.clouds.aws.signature import Request, sign
 
 SECRET = "the secret"  # noqa: S105 - of a test
 NOW = datetime(2026, 11, 25, 7, 0, tzinfo=UTC)
-WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
 
 
 def environ(method: str, url: str, headers: dict[str, str], body: bytes) -> dict[str, Any]:
@@ -54,16 +54,16 @@ def by_us(service: str, url: str, body: bytes) -> dict[str, str]:
 @pytest.mark.parametrize("signer", [by_botocore, by_us], ids=["botocore", "the node agent's"])
 @given(
     service=st.sampled_from(["ec2", "s3", "ssm"]),
-    path=st.lists(WORDS.filter(lambda word: word.strip(".")), max_size=3),
-    query=st.dictionaries(WORDS.filter(bool), WORDS, max_size=3),
+    path=st.lists(TEXTS.filter(lambda word: word.strip(".")), max_size=3),
+    query=st.dictionaries(TEXTS.filter(bool), TEXTS, max_size=3),
     body=st.binary(max_size=40),
 )
 def test_valid_signature_is_accepted_and_any_change_is_refused(
     signer: Any, service: str, path: list[str], query: dict[str, str], body: bytes
 ) -> None:
-    words = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items())
+    query_text = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in query.items())
     place = "/".join(quote(word, safe="-_.~") for word in path)
-    url = f"http://127.16.0.2:4566/{place}" + (f"?{words}" if words else "")
+    url = f"http://127.16.0.2:4566/{place}" + (f"?{query_text}" if query_text else "")
     headers = signer(service, url, body)
     asked = environ("POST", url, headers, body)
     found = Signature.read(headers["Authorization"])

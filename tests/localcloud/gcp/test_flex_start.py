@@ -79,7 +79,7 @@ def test_template_of_the_components_is_valid(state: GoogleState) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduling", "affinity", "words"),
+    ("scheduling", "affinity", "message"),
     [
         pytest.param({"maxRunDuration": None}, "NO_RESERVATION", "maximum run duration is required", id="no limit"),
         pytest.param({"maxRunDuration": {"seconds": "29"}}, "NO_RESERVATION", "between 30 and 604800", id="short"),
@@ -92,33 +92,33 @@ def test_template_of_the_components_is_valid(state: GoogleState) -> None:
     ],
 )
 def test_scheduling_that_google_refuses_is_refused(
-    state: GoogleState, scheduling: Any, affinity: str, words: str
+    state: GoogleState, scheduling: Any, affinity: str, message: str
 ) -> None:
-    wish = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
-    with pytest.raises(ApiError, match=words):
-        check_properties(state, wish, "resource.properties")
+    template = properties(**scheduling) | {"reservationAffinity": {"consumeReservationType": affinity}}
+    with pytest.raises(ApiError, match=message):
+        check_properties(state, template, "resource.properties")
 
 
 @pytest.mark.parametrize(
-    ("scheduling", "words"),
+    ("scheduling", "message"),
     [
         pytest.param({"preemptionNoticeDuration": {"seconds": "120"}}, "Only Spot VMs", id="of flex-start"),
         pytest.param(SPOT | {"preemptionNoticeDuration": {"seconds": "60"}}, "Must be 0 or 120", id="of a minute"),
     ],
 )
-def test_unsupported_notice_duration_is_refused(state: GoogleState, scheduling: Any, words: str) -> None:
-    with pytest.raises(ApiError, match=words):
+def test_unsupported_notice_duration_is_refused(state: GoogleState, scheduling: Any, message: str) -> None:
+    with pytest.raises(ApiError, match=message):
         check_properties(state, properties(**scheduling), "resource.properties")
 
 
-@pytest.mark.parametrize(("asked_for", "lives_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
+@pytest.mark.parametrize(("asked_for", "runs_s"), [(None, 30), ({"seconds": "0"}, 30), ({"seconds": "120"}, 150)])
 def test_preempted_instance_runs_until_its_notice_ends(
-    state: GoogleState, clock: Clock, asked_for: Any, lives_s: int
+    state: GoogleState, clock: Clock, asked_for: Any, runs_s: int
 ) -> None:
     started(state, 1, **SPOT, preemptionNoticeDuration=asked_for)
     (machine,) = state.machines.values()
     preempt(state, machine, notice_of(machine))
-    clock.now += timedelta(seconds=lives_s - 1)
+    clock.now += timedelta(seconds=runs_s - 1)
     one_round(state)
     assert statuses(state) == ["RUNNING"]
     clock.now += timedelta(seconds=1)
@@ -141,8 +141,8 @@ def test_instance_ends_at_its_time_and_reduces_the_size_of_its_group(state: Goog
     assert not state.machines
     row = state.store.get(Key(f"zones/{ZONE}", "instanceGroupManagers", "flex"))
     assert row["targetSize"] == 0
-    told = [op for op in state.operations.list(f"zones/{ZONE}") if op["operationType"] == "delete"]
-    assert {op["statusMessage"] for op in told} == {"The instance's maximum run duration is over."}
+    deletions = [op for op in state.operations.list(f"zones/{ZONE}") if op["operationType"] == "delete"]
+    assert {op["statusMessage"] for op in deletions} == {"The instance's maximum run duration is over."}
     assert [(stay.capacity_type, stay.why) for stay in state.billing_log.stays] == [
         ("flex-start", "maximum run duration")
     ] * 2

@@ -55,10 +55,10 @@ def test_value_equal_to_the_input_is_unchanged(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "live", "expected"),
+    ("declared", "live", "expected"),
     [
         pytest.param({"a": 1}, {"a": 2, "b": 3}, {"a": 2}, id="fields-not-named-have-no-owner"),
-        pytest.param({"a": 1, "b": 2}, {"a": 1}, {"a": 1}, id="a-field-that-is-gone"),
+        pytest.param({"a": 1, "b": 2}, {"a": 1}, {"a": 1}, id="a-removed-field"),
         pytest.param(["x", "y"], ["y", "x"], ["x", "y"], id="order-of-a-set"),
         pytest.param(["x"], ["x", "z"], ["x", "z"], id="one-more"),
         pytest.param(["x", "y"], ["y"], ["y"], id="one-less"),
@@ -70,5 +70,5 @@ def test_value_equal_to_the_input_is_unchanged(value: Any) -> None:
         pytest.param(2, 5, 5, id="number"),
     ],
 )
-def test_live_values_are_converted_to_the_form_of_the_program(said: Any, live: Any, expected: Any) -> None:
-    assert as_given(said, live) == expected
+def test_live_values_are_converted_to_the_form_of_the_program(declared: Any, live: Any, expected: Any) -> None:
+    assert as_given(declared, live) == expected

@@ -163,7 +163,7 @@ REFUSALS = [
     case("conflict-surge", GROUP, {"updatePolicy": {"type": "PROACTIVE", "minimalAction": "REPLACE",
          "maxSurgeFixed": 1, "maxSurgePercent": 10}}, "updatePolicy.maxSurgePercent",
          "'maxSurgePercent' conflicts with 'maxSurgeFixed'"),
-    case("no-room-to-update", GROUP, {"updatePolicy": {"type": "PROACTIVE", "minimalAction": "REPLACE",
+    case("update-without-headroom", GROUP, {"updatePolicy": {"type": "PROACTIVE", "minimalAction": "REPLACE",
          "maxSurgeFixed": 0, "maxUnavailableFixed": 0}}, "updatePolicy.maxUnavailableFixed", "cannot both be 0"),
     case("two-open-versions", GROUP, {"versions": [{"instanceTemplate": "a"}, {"instanceTemplate": "b"}]},
          "versions", "exactly one version has no 'targetSize', got 2"),

@@ -116,9 +116,15 @@ def engine(box: Box) -> Iterator[provider_pb2_grpc.ResourceProviderStub]:
     server.stop(grace=None)
 
 
-def check(engine: Any, news: Properties, olds: Properties | None = None, **more: Any) -> Any:
+def check(engine: Any, new_inputs: Properties, olds: Properties | None = None, **more: Any) -> Any:
     request = pb.CheckRequest(
-        urn=URN, type=BOX, name="box", news=to_struct(news), olds=to_struct(olds or {}), randomSeed=b"seed", **more
+        urn=URN,
+        type=BOX,
+        name="box",
+        news=to_struct(new_inputs),
+        olds=to_struct(olds or {}),
+        randomSeed=b"seed",
+        **more,
     )
     return engine.Check(request)
 

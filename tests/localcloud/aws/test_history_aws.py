@@ -54,7 +54,7 @@ def cloud(module_cloud: Clockwork) -> Iterator[Clockwork]:
     module_cloud.clear()
 
 
-def told(cloud: Clockwork, group: str) -> list[tuple[str, str, str]]:
+def activities_of(cloud: Clockwork, group: str) -> list[tuple[str, str, str]]:
     """Status, description and cause of each activity, oldest first."""
     names = dict[str, str]()
 
@@ -88,13 +88,13 @@ def ended(number: int, cause: str, status: str = "Successful") -> tuple[str, str
 
 def test_abandoned_hook_cancels_the_launch_and_terminates_the_instance(cloud: Clockwork) -> None:
     cloud.group("g", hooks=(READY,))
-    assert told(cloud, "g") == [], "the group answers after a while"
+    assert activities_of(cloud, "g") == [], "the group answers after a while"
     cloud.run(11)
     assert cloud.instance(only(cloud, "g", "Pending"))["State"]["Name"] == "pending"
-    assert told(cloud, "g") == [launched("PreInService", 1, FIRST)]
+    assert activities_of(cloud, "g") == [launched("PreInService", 1, FIRST)]
     cloud.run(9)
     first = only(cloud, "g", "Pending:Wait")
-    assert told(cloud, "g") == [launched("MidLifecycleAction", 1, FIRST)]
+    assert activities_of(cloud, "g") == [launched("MidLifecycleAction", 1, FIRST)]
     cloud.scaling.complete_lifecycle_action(
         AutoScalingGroupName="g",
         LifecycleHookName="launching",
@@ -102,14 +102,14 @@ def test_abandoned_hook_cancels_the_launch_and_terminates_the_instance(cloud: Cl
         LifecycleActionResult="ABANDON",
     )
     why = ABANDONED.format("Lifecycle Action Completed with ABANDON Result")
-    assert told(cloud, "g") == [
+    assert activities_of(cloud, "g") == [
         launched("Cancelled", 1, FIRST, why),
         ended(1, LAUNCH_FAILURE, "InProgress"),
     ]
     assert cloud.activities("g")[0]["StatusMessage"].endswith("with ABANDON Result")
     assert cloud.members("g") == [(first, "Terminating")]
     cloud.run(3)
-    assert told(cloud, "g") == [
+    assert activities_of(cloud, "g") == [
         launched("Cancelled", 1, FIRST, why),
         ended(1, LAUNCH_FAILURE),
         launched("PreInService", 2, STARTED.format(0, 1)),
@@ -124,10 +124,10 @@ def test_heartbeat_timeout_has_the_default_result_of_the_hook(cloud: Clockwork, 
     first = only(cloud, "g", "Pending:Wait")
     cloud.run(60)
     if result == "CONTINUE":
-        assert told(cloud, "g") == [launched("Successful", 1, FIRST)]
+        assert activities_of(cloud, "g") == [launched("Successful", 1, FIRST)]
         assert only(cloud, "g", "InService") == first
         return
-    assert told(cloud, "g")[:2] == [
+    assert activities_of(cloud, "g")[:2] == [
         launched("Cancelled", 1, FIRST, ABANDONED.format("Heartbeat Timeout")),
         ended(1, LAUNCH_FAILURE),
     ]
@@ -140,7 +140,7 @@ def test_launch_of_an_instance_that_powers_off_during_boot_is_cancelled(cloud: C
     first = only(cloud, "g", "Pending:Wait")
     cloud.machines.end(first)
     cloud.run(30)
-    assert told(cloud, "g") == [
+    assert activities_of(cloud, "g") == [
         launched("Cancelled", 1, FIRST, DIED.format(BY_ITSELF)),
         ended(1, LAUNCH_FAILURE),
         launched("MidLifecycleAction", 2, STARTED.format(0, 1)),
@@ -172,7 +172,7 @@ def test_interrupted_launch_is_cancelled_with_the_reason(
     assert state == ("Pending" if seconds == 11 else "Pending:Wait")
     cloud.ask("end", instance=first, how=how)
     cloud.run(10)
-    assert told(cloud, "g")[:2] == [
+    assert activities_of(cloud, "g")[:2] == [
         launched("Cancelled", 1, FIRST, DIED.format(reason)),
         ended(1, LAUNCH_FAILURE),
     ]
@@ -190,7 +190,7 @@ def test_terminated_member_is_replaced_for_every_cause(cloud: Clockwork, how: st
     cloud.run(2)
     assert only(cloud, "g", "InService") == first, "its group does not know yet"
     cloud.run(20)
-    assert told(cloud, "g") == [
+    assert activities_of(cloud, "g") == [
         launched("Successful", 1, FIRST),
         ended(1, EC2_CHECK),
         launched("Successful", 2, REPLACED),
@@ -203,7 +203,7 @@ def test_stopped_instance_is_terminated_by_its_group(cloud: Clockwork) -> None:
     first = only(cloud, "g", "InService")
     cloud.client("ec2").stop_instances(InstanceIds=[first])
     cloud.run(20)
-    assert told(cloud, "g")[1] == ended(1, EC2_CHECK)
+    assert activities_of(cloud, "g")[1] == ended(1, EC2_CHECK)
     assert cloud.instance(first)["State"]["Name"] == "terminated"
 
 
@@ -214,12 +214,12 @@ def test_unhealthy_instance_is_drained_and_replaced(cloud: Clockwork) -> None:
     cloud.scaling.set_instance_health(InstanceId=first, HealthStatus="Unhealthy")
     cloud.run(5)
     assert cloud.members("g")[0] == (first, "Terminating:Wait")
-    assert told(cloud, "g")[1:] == [
+    assert activities_of(cloud, "g")[1:] == [
         ended(1, USER_CHECK, "MidLifecycleAction"),
         launched("PreInService", 2, REPLACED),
     ]
     cloud.run(160)
-    assert told(cloud, "g")[1:] == [ended(1, USER_CHECK), launched("Successful", 2, REPLACED)]
+    assert activities_of(cloud, "g")[1:] == [ended(1, USER_CHECK), launched("Successful", 2, REPLACED)]
 
 
 @pytest.mark.parametrize("lost", ["Pending", "Pending:Wait", "InService", "Terminating:Wait"])
@@ -244,7 +244,7 @@ def test_spot_is_preempted_after_its_notice_in_each_phase(cloud: Clockwork, lost
         "InService": [launched("Successful", 1, FIRST), ended(1, EC2_CHECK)],
         "Terminating:Wait": [launched("Successful", 1, FIRST), ended(1, shrunk(1, 0, 1))],
     }
-    assert told(cloud, "g")[:2] == expected[lost]
+    assert activities_of(cloud, "g")[:2] == expected[lost]
 
 
 def shrunk(before: int, after: int, number: int) -> str:
@@ -266,10 +266,10 @@ def test_each_activity_of_a_step_names_the_whole_step(cloud: Clockwork) -> None:
         " desired capacity from 0 to 2.  "
     )
     both = [launched("Successful", number, user + STARTED.format(0, 2)) for number in (1, 2)]
-    assert told(cloud, "g") == both
+    assert activities_of(cloud, "g") == both
     cloud.scaling.set_desired_capacity(AutoScalingGroupName="g", DesiredCapacity=0)
     cloud.run(30)
-    assert told(cloud, "g") == [*both, ended(1, shrunk(2, 0, 1)), ended(2, shrunk(2, 0, 2))]
+    assert activities_of(cloud, "g") == [*both, ended(1, shrunk(2, 0, 1)), ended(2, shrunk(2, 0, 2))]
 
 
 def test_termination_through_the_group_names_the_request(cloud: Clockwork) -> None:
@@ -373,8 +373,8 @@ def refused(cloud: Clockwork, *, mixed: bool, spot: bool, zones: str = "a") -> l
     return [(one["StatusCode"], one["StatusMessage"]) for one in found]
 
 
-def _failed(words: str) -> list[tuple[str, str]]:
-    return [("Failed", f"{words} Launching EC2 instance failed.")]
+def _failed(message: str) -> list[tuple[str, str]]:
+    return [("Failed", f"{message} Launching EC2 instance failed.")]
 
 
 LAUNCHING = "Launching a new EC2 instance"
@@ -384,7 +384,7 @@ VCPUS = (
     " specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an"
     " adjustment to this limit."
 )
-NO_ROOM = (
+NO_CAPACITY = (
     "We currently do not have sufficient g6.xlarge capacity in the Availability Zone you requested (us-east-1a). Our"
     " system will be working on provisioning additional capacity."
 )
@@ -423,8 +423,8 @@ UNFULFILLABLE = (
         pytest.param(
             {"kind": "on-demand", "zone": "us-east-1a", "type": "g6.xlarge", "count": 0},
             False,
-            f"{MIX}InsufficientInstanceCapacity - {NO_ROOM}{HINT}",
-            NO_ROOM + HINT,
+            f"{MIX}InsufficientInstanceCapacity - {NO_CAPACITY}{HINT}",
+            NO_CAPACITY + HINT,
             id="dry zone, on-demand",
         ),
     ],
@@ -441,7 +441,7 @@ def test_type_without_capacity_in_any_zone_is_refused_without_naming_another_zon
     for letter in "abc":
         cloud.ask("capacity", kind="on-demand", zone=f"us-east-1{letter}", type="g6.xlarge", count=0)
     found = refused(cloud, mixed=False, spot=False, zones="ab")
-    assert found == [*_failed(NO_ROOM), *_failed(NO_ROOM.replace("us-east-1a", "us-east-1b"))]
+    assert found == [*_failed(NO_CAPACITY), *_failed(NO_CAPACITY.replace("us-east-1a", "us-east-1b"))]
 
 
 CHOSEN = [
@@ -493,7 +493,7 @@ def test_full_reservation_is_refused(cloud: Clockwork) -> None:
     target = {"CapacityReservationTarget": {"CapacityReservationId": made}}
     cloud.group("g", size=2, CapacityReservationSpecification=target)
     cloud.run(11)
-    assert set(told(cloud, "g")) == {
+    assert set(activities_of(cloud, "g")) == {
         launched("PreInService", 1, CREATED.format(2) + STARTED.format(0, 2)),
         (
             "Failed",
@@ -516,12 +516,12 @@ def test_launch_in_a_zone_without_capacity_is_retried_until_it_succeeds(cloud: C
         for before, later in zip(starts, starts[1:], strict=False)
     ]
     assert waits == [10, 20, 40, 60, 60, 60]
-    causes = [cause for _, _, cause in told(cloud, "g")]
+    causes = [cause for _, _, cause in activities_of(cloud, "g")]
     assert causes[0] == FIRST
-    assert set(causes[1:]) == {STARTED.format(0, 1)}, "the user's request is told once"
+    assert set(causes[1:]) == {STARTED.format(0, 1)}, "the user's request is reported once"
     cloud.ask("restore")
     cloud.run(20)
-    assert told(cloud, "g")[-1] == launched("Successful", 1, STARTED.format(0, 1))
+    assert activities_of(cloud, "g")[-1] == launched("Successful", 1, STARTED.format(0, 1))
 
 
 def _suspended(cloud: Clockwork) -> dict[str, str]:
@@ -579,7 +579,7 @@ def test_completed_lifecycle_action_is_refused_by_token_and_by_instance(cloud: C
 
 
 @pytest.mark.parametrize(
-    ("attribute", "call", "words"),
+    ("attribute", "call", "message"),
     [
         pytest.param("DisableApiStop", "stop", "stopped. Modify its 'disableApiStop'", id="stop"),
         pytest.param("DisableApiStop", "terminate", "terminated. Modify its 'disableApiStop'", id="terminate"),
@@ -589,7 +589,7 @@ def test_completed_lifecycle_action_is_refused_by_token_and_by_instance(cloud: C
     ],
 )
 def test_protected_instance_is_neither_stopped_nor_terminated(
-    cloud: Clockwork, attribute: str, call: str, words: str
+    cloud: Clockwork, attribute: str, call: str, message: str
 ) -> None:
     ec2 = cloud.client("ec2")
     made = ec2.run_instances(
@@ -602,7 +602,7 @@ def test_protected_instance_is_neither_stopped_nor_terminated(
     ec2.modify_instance_attribute(InstanceId=made, **{attribute: {"Value": True}})
     with pytest.raises(ClientError, match="OperationNotPermitted") as caught:
         getattr(ec2, f"{call}_instances")(InstanceIds=[made])
-    message = f"The instance '{made}' may not be {words} instance attribute and try again."
+    message = f"The instance '{made}' may not be {message} instance attribute and try again."
     assert caught.value.response["Error"]["Message"] == message
 
 
