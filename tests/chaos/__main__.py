@@ -18,10 +18,10 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Exit code: 0 all checks hold, 1 a check fails, 130 interrupted."""
+    """Exit code: 0 all checks pass, 1 a check fails, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="the same seed gives the same order (default: drawn)")
-    parser.add_argument("--minutes", type=float, help="go on for so long, faults last longer (default: each once)")
+    parser.add_argument("--minutes", type=float, help="repeat faults for this time, each longer (default: each once)")
     parser.add_argument("--fault", action="append", choices=sorted(BY_NAME), help="only this one; repeatable")
     options = parser.parse_args()
     seed = random.randrange(10_000) if options.seed is None else options.seed  # noqa: S311 - not for secrets
@@ -30,24 +30,24 @@ def main() -> int:
         signal.signal(number, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-chaos-"))
     try:
-        verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, say=_say)
+        verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, announce=_print)
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
-        _say(f"seed {seed}: interrupted; nothing of it is left")
+        _print(f"seed {seed}: interrupted; its processes and files are removed")
         return INTERRUPTED
     except Exception:
-        _say(f"seed {seed}: the run itself could not go on; logs in {folder}")
+        _print(f"seed {seed}: the run failed; logs in {folder}")
         raise
     for verdict in verdicts:
-        _say(f"{'WRONG' if verdict.wrong else 'held '} {verdict.what}: {verdict.seen}")
+        _print(f"{'WRONG' if verdict.wrong else 'ok   '} {verdict.what}: {verdict.seen}")
         for one in verdict.wrong[:20]:
-            _say(f"        {one}")
+            _print(f"        {one}")
     wrong = sum(bool(verdict.wrong) for verdict in verdicts)
     if wrong:
-        _say(f"seed {seed}: {wrong} of {len(verdicts)} did not hold; logs in {folder}")
+        _print(f"seed {seed}: {wrong} of {len(verdicts)} checks failed; logs in {folder}")
         return 1
     shutil.rmtree(folder, ignore_errors=True)
-    _say(f"seed {seed}: all {len(verdicts)} held")
+    _print(f"seed {seed}: all {len(verdicts)} checks passed")
     return 0
 
 
@@ -55,7 +55,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt  # every started process is ended on the way out
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

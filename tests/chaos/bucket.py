@@ -15,7 +15,7 @@ def spoil(key: str) -> Step:
     return step
 
 
-def mend(stage: Stage, memory: Memory) -> None:
+def restore(stage: Stage, memory: Memory) -> None:
     """Restore each document and reset failed boots, as an operator does after a repair."""
     for key, body in memory.held.items():
         stage.cloud.put_bytes(key, body)

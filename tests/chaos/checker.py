@@ -32,20 +32,20 @@ TARGET: Final = 3
 
 def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
     """Checks while everything still runs. `report`: the current cost report as JSON."""
-    books = read(f"{places.cloud}/_localcloud/billing-log")
+    billing_log = read(f"{places.cloud}/_localcloud/billing-log")
     state = read(f"{places.cloud}/_localcloud/state")
     with sqlite3.connect(f"file:{places.ledger}?mode=ro", uri=True) as ledger:
         ledger.row_factory = sqlite3.Row
         sink = read(f"{places.slack}/messages")
         return [
             requests(played),
-            stops(books, ledger, played),
+            stops(billing_log, ledger, played),
             messages(ledger, sink),
-            notifications.notified_events(books, sink),
+            notifications.notified_events(billing_log, sink),
             notifications.alerts(notifications.fired(places.prometheus), sink, played),
             notifications.dry(notifications.refusals(places.cloud), sink, played),
-            runs(ledger, books),
-            money(books, report, places.cloud),
+            runs(ledger, billing_log),
+            money(billing_log, report, places.cloud),
             sizes(state),
             marks(state),
         ]
@@ -54,24 +54,24 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
 def requests(played: Played) -> Verdict:
     """Every request succeeds, except those in flight on a process that was killed."""
     lost = [
-        f"{words} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
-        for began, ended, words in played.failures
-        if not any(began <= gone and at <= ended for at, gone in played.kills)
+        f"{message} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
+        for began, ended, message in played.failures
+        if not any(began <= killed and at <= ended for at, killed in played.kills)
     ]
     seen = f"{played.answered} answered, {len(played.failures)} failed, {len(played.failures) - len(lost)} of them"
     return Verdict(what="requests", seen=f"{seen} in flight on a killed process", wrong=tuple(lost))
 
 
-def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
+def stops(billing_log: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
     """Only idle, broken, interrupted, fallback and surplus instances end, so that chat always serves."""
-    ended = [one for one in books if one["ended"] is not None]
+    ended = [one for one in billing_log if one["ended"] is not None]
     wrong = [
         f"{one['instance']} of {one['pool']} ({one['capacity_type']}): {one['why']}"
         for one in ended
         if one["pool"] == "chat"
         and one["capacity_type"] != "on-demand"
         and one["instance"] not in played.taken
-        and _others(one, books) < TARGET
+        and _others(one, billing_log) < TARGET
     ]
     idle = "SELECT resource, reason FROM outcomes WHERE pool = 'chat' AND watchdog = 'idle' AND action = 'end'"
     wrong += [f"idle ended {row['resource']}: {row['reason']}" for row in ledger.execute(f"{idle} AND kind = 'done'")]
@@ -79,15 +79,15 @@ def stops(books: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played
     return Verdict(what="stops", seen=f"{len(ended)} ended: {dict(sorted(seen.items()))}", wrong=tuple(wrong))
 
 
-def _others(gone: Mapping[str, Any], books: Iterable[Mapping[str, Any]]) -> int:
+def _others(ended: Mapping[str, Any], billing_log: Iterable[Mapping[str, Any]]) -> int:
     """How many other instances of the pool ran when this one ended."""
-    at = epoch(gone["ended"])
+    at = epoch(ended["ended"])
     return sum(
-        one["instance"] != gone["instance"]
-        and one["pool"] == gone["pool"]
+        one["instance"] != ended["instance"]
+        and one["pool"] == ended["pool"]
         and epoch(one["launched"]) < at
         and (one["ended"] is None or epoch(one["ended"]) > at)
-        for one in books
+        for one in billing_log
     )
 
 
@@ -99,10 +99,12 @@ def messages(ledger: sqlite3.Connection, sink: Iterable[Mapping[str, Any]]) -> V
     wrong += [f"lost: {key}" for key in rows if posted[key] == 0]
     wrong += [f"posted {count} times: {key}" for key, count in posted.items() if count > 1]
     wrong += [f"in no outbox: {key}" for key in posted if key not in rows]
-    return Verdict(what="messages", seen=f"{len(rows)} told, {sum(posted.values())} in Slack", wrong=tuple(wrong))
+    return Verdict(
+        what="messages", seen=f"{len(rows)} in the outbox, {sum(posted.values())} in Slack", wrong=tuple(wrong)
+    )
 
 
-def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verdict:
+def runs(ledger: sqlite3.Connection, billing_log: Iterable[Mapping[str, Any]]) -> Verdict:
     """The ledger file is intact, and it has exactly the instance runs of the billing log, to the second.
 
     An end without a time from the cloud may be later in the ledger than in the billing log, by up to `UNDATED_S`.
@@ -115,19 +117,21 @@ def runs(ledger: sqlite3.Connection, books: Iterable[Mapping[str, Any]]) -> Verd
             " LEFT JOIN run_ends e USING (cloud, instance_id, started_at) GROUP BY r.instance_id, r.started_at"
         )
     }
-    billed = {one["instance"]: (epoch(one["launched"]), one["ended"] and epoch(one["ended"])) for one in books}
+    billed = {one["instance"]: (epoch(one["launched"]), one["ended"] and epoch(one["ended"])) for one in billing_log}
     wrong += [f"{name} is not in the ledger" for name in billed.keys() - found.keys()]
-    wrong += [f"{name} is not in the books" for name in found.keys() - billed.keys()]
+    wrong += [f"{name} is not in the billing log" for name in found.keys() - billed.keys()]
     for name in sorted(billed.keys() & found.keys()):
         *times, exact = found[name]
         for word, ours, theirs in zip(("launch", "end"), times, billed[name], strict=True):
             late = UNDATED_S if word == "end" and not exact else SECOND_S
             if (ours is None) != (theirs is None) or (ours and theirs and not -SECOND_S <= ours - theirs <= late):
-                wrong.append(f"{word} of {name}: {ours} in the ledger, {theirs} in the books")
-    return Verdict(what="ledger", seen=f"{len(found)} runs, {len(billed)} stays in the books", wrong=tuple(wrong))
+                wrong.append(f"{word} of {name}: {ours} in the ledger, {theirs} in the billing log")
+    return Verdict(
+        what="ledger", seen=f"{len(found)} runs, {len(billed)} stays in the billing log", wrong=tuple(wrong)
+    )
 
 
-def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: str) -> Verdict:
+def money(billing_log: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: str) -> Verdict:
     """The seconds of the billing log times the cloud's prices equal the report, to the cent.
 
     The billing log has fractions of a second, the cloud API whole seconds. A running instance counts until the
@@ -144,20 +148,22 @@ def money(books: Sequence[Mapping[str, Any]], report: Mapping[str, Any], cloud: 
             credited[row["resource"]] += Decimal(row["usd"])  # pyright: ignore[reportArgumentType]
     prices = _Prices(cloud)
     wrong: list[str] = []
-    total, said = Decimal(0), Decimal(0)
-    for stay in books:
+    total, reported = Decimal(0), Decimal(0)
+    for stay in billing_log:
         name, start = stay["instance"], epoch(stay["launched"])
         end = epoch(stay["ended"]) if stay["ended"] else until.get(name, 0.0)
         usd = prices.of(stay, start, end)
         interrupted = stay["why"] == TAKEN_BY_CLOUD and end - start < FREE_IF_INTERRUPTED_S
         if abs(usd - Decimal(charged[name])) > CENT / 2:
-            wrong.append(f"{name}: {usd:.4f} USD by the books, {charged[name]:.4f} in the report")
+            wrong.append(f"{name}: {usd:.4f} USD by the billing log, {charged[name]:.4f} in the report")
         if (credited[name] != 0) is not interrupted:
             wrong.append(f"{name}: {stay['why']}, credited {credited[name]} USD")
-        total, said = total + usd, said + Decimal(charged[name])
-    if abs(total - said) > CENT:
-        wrong.append(f"{total:.4f} USD by the books, {said:.4f} in the report")
-    return Verdict(what="money", seen=f"{total:.4f} USD by the books, {said:.4f} in the report", wrong=tuple(wrong))
+        total, reported = total + usd, reported + Decimal(charged[name])
+    if abs(total - reported) > CENT:
+        wrong.append(f"{total:.4f} USD by the billing log, {reported:.4f} in the report")
+    return Verdict(
+        what="money", seen=f"{total:.4f} USD by the billing log, {reported:.4f} in the report", wrong=tuple(wrong)
+    )
 
 
 class _Prices:
@@ -221,7 +227,7 @@ def marks(state: Mapping[str, Any]) -> Verdict:
 
 def left_over(folder: Path, network: str) -> Verdict:
     """After the shutdown: no process of the run, no listening socket on its network, no mount."""
-    found = [f"process {pid}: {words}" for pid, words in _processes(folder)]
+    found = [f"process {pid}: {command}" for pid, command in _processes(folder)]
     found += [f"{address} listens" for address in _listeners(network)]
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     found += [f"mount {line.split()[1]}" for line in mounts if line.split()[1].startswith(f"{folder}/")]
@@ -247,6 +253,6 @@ def _processes(folder: Path) -> Iterator[tuple[int, str]]:
             environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        words = command.replace(b"\0", b" ").decode(errors="replace")
-        if f"GPUFLEET_CHAOS={folder}".encode() in environment.split(b"\0") or f"{folder}/" in words:
-            yield int(entry.name), words[:160]
+        text = command.replace(b"\0", b" ").decode(errors="replace")
+        if f"GPUFLEET_CHAOS={folder}".encode() in environment.split(b"\0") or f"{folder}/" in text:
+            yield int(entry.name), text[:160]

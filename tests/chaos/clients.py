@@ -6,7 +6,7 @@ from typing import Final
 
 from scripts.demo.traffic import Traffic
 
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 """How long a client retries a connection, and waits for a response. The OpenAI library waits for 600 s."""
 
 
@@ -17,7 +17,7 @@ class PatientTraffic(Traffic):
     refused: int = 0
 
     def _ask(self, prompt: str, *, stream: bool) -> int:
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + TIMEOUT_S
         while True:
             try:
                 # named explicitly: a dataclass with slots is a new class, and `super()` would refer to the old one

@@ -46,7 +46,7 @@ class BrokenGpu:
     instance: str
     error: Span
     """While the XID error was readable."""
-    gone: Span
+    missing: Span
     """While the exporter responded without any GPU."""
 
 
@@ -72,8 +72,8 @@ class Played:
 
 def read(url: str) -> Any:
     """The JSON response of a URL."""
-    wish = urllib.request.Request(url, headers=BEARER)
-    with urllib.request.urlopen(wish, timeout=30) as answer:
+    request = urllib.request.Request(url, headers=BEARER)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read())
 
 

@@ -42,14 +42,14 @@ def _unthrottle(stage: Stage, memory: Memory) -> None:
 
 
 def _wait_for_router(stage: Stage) -> None:
-    mended = time.time()
-    wait_for("the router sees the cloud again", lambda: stage.router_sees(mended), BLIND_LIMIT_S)
+    cleared = time.time()
+    wait_for("the router sees the cloud again", lambda: stage.router_sees(cleared), BLIND_LIMIT_S)
 
 
 def _lose_names(stage: Stage, memory: Memory) -> None:
     """The control host's resolver fails after some seconds, while an instance is being replaced."""
     if not stage.names.is_there:
-        stage.say("no C compiler here: names are resolved all along")
+        stage.announce("no C compiler is installed: the fault of name resolution is skipped")
     stage.names.set(RESOLVER_S)
     market.take(stage, market.spot_of(stage)[:1])
 
@@ -77,7 +77,7 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="capacity gone everywhere",
+        name="no capacity in any zone",
         inject=market.lose_all,
         heal=market.all_back,
         lasts_s=market.NOTICE_S + 2,
@@ -96,9 +96,9 @@ FAULTS: Final = (
         long_s=5,
     ),
     down("watchdogs restarted", Stage.end, "watchdogs", lasts_s=0, long_s=10),
-    still("watchdogs that stand still", "watchdogs", lasts_s=6, long_s=30),
+    still("suspended watchdogs", "watchdogs", lasts_s=6, long_s=30),
     down("Prometheus down", Stage.end, "prometheus", lasts_s=6, long_s=120),
-    still("a Prometheus that hangs", "prometheus", lasts_s=6, long_s=30),
+    still("a suspended Prometheus", "prometheus", lasts_s=6, long_s=30),
     down("router killed", Stage.kill, "router", lasts_s=1, long_s=10),
     Fault(name="HAProxy killed", inject=host.kill_haproxy, heal=nothing, lasts_s=1, long_s=5),
     down("Alertmanager and console down", Stage.end, "console", "alertmanager", lasts_s=4, long_s=60),
@@ -108,7 +108,7 @@ FAULTS: Final = (
     Fault(
         name="an instance that hangs",
         inject=machines.broken("engine-hang"),
-        heal=machines.mend,
+        heal=machines.clear,
         lasts_s=12,
         long_s=15,
         needs_whole=True,
@@ -118,7 +118,7 @@ FAULTS: Final = (
         inject=machines.lose_gpus,
         heal=machines.give_gpus_back,
         lasts_s=6,
-        long_s=notifications.GONE_S + 10,
+        long_s=notifications.MISSING_S + 10,
         needs_whole=True,
     ),
     Fault(
@@ -130,9 +130,9 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="a node agent that stands still",
+        name="a suspended node agent",
         inject=machines.broken("agent"),
-        heal=machines.mend,
+        heal=machines.clear,
         lasts_s=6,
         long_s=60,
         needs_whole=True,
@@ -146,9 +146,9 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="metadata services that say nothing",
+        name="metadata services that do not respond",
         inject=machines.silence_metadata,
-        heal=machines.mend,
+        heal=machines.clear,
         lasts_s=6,
         long_s=15,
         needs_whole=True,
@@ -156,15 +156,15 @@ FAULTS: Final = (
     Fault(
         name="an exporter without values",
         inject=machines.broken("exporter-blank"),
-        heal=machines.mend,
+        heal=machines.clear,
         lasts_s=6,
         long_s=45,
         needs_whole=True,
     ),
     Fault(
-        name="an exporter that stands still",
+        name="an exporter with frozen values",
         inject=machines.broken("exporter-frozen"),
-        heal=machines.mend,
+        heal=machines.clear,
         lasts_s=6,
         long_s=45,
         needs_whole=True,
@@ -204,7 +204,7 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="a cloud that says nothing",
+        name="a cloud that does not respond",
         inject=host.freeze_cloud,
         heal=host.thaw_cloud,
         lasts_s=6,
@@ -220,16 +220,16 @@ FAULTS: Final = (
         needs_whole=True,
     ),
     Fault(
-        name="a fleet document that nobody can read",
+        name="an invalid fleet document",
         inject=bucket.spoil(PATH_IN_BUCKET),
-        heal=bucket.mend,
+        heal=bucket.restore,
         lasts_s=6,
         long_s=30,
     ),
     Fault(
-        name="a served revision that nobody can read",
+        name="an invalid served revision",
         inject=bucket.spoil("models/chat/served.json"),
-        heal=bucket.mend,
+        heal=bucket.restore,
         lasts_s=6,
         long_s=30,
     ),

@@ -13,7 +13,7 @@ from hosts.monitoring import alertmanager, alerts
 from hosts.monitoring.prometheus import PrometheusSettings, render
 from hosts.monitoring.rules import RuleSettings
 from localcloud import tiny_model
-from tests.chaos.clients import PATIENCE_S, PatientTraffic
+from tests.chaos.clients import TIMEOUT_S, PatientTraffic
 from tests.chaos.clock import make_clock
 from tests.chaos.names import make_names, name_of, url
 from tests.chaos.stage import (
@@ -33,7 +33,7 @@ from tests.fixtures.stacks.engine import make_engine
 
 
 @contextmanager
-def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[Stage]:
+def set_up(folder: Path, network: str, announce: Callable[[str], None]) -> Iterator[Stage]:
     """Start everything, with clients. After the block every process is ended."""
     os.environ[MARK] = str(folder)  # also for the children of the embedded cloud
     (folder / "pulumi").mkdir()
@@ -45,14 +45,14 @@ def set_up(folder: Path, network: str, say: Callable[[str], None]) -> Iterator[S
             cloud.publish_model("chat", tiny_model.TinyModelShape())
             engine = make_engine(folder / "pulumi", network, ("aws",))
             traffic = PatientTraffic(
-                host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=PATIENCE_S
+                host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=TIMEOUT_S
             )
             stage = Stage(
                 cloud=cloud,
                 engine=engine,
                 traffic=traffic,
                 folder=folder,
-                say=say,
+                announce=announce,
                 clock=make_clock(folder),
                 names=make_names(folder),
             )
@@ -94,7 +94,7 @@ def _monitoring(stage: Stage) -> None:
 
 def _apply(stage: Stage) -> None:
     _monitoring(stage)
-    stage.say("pulumi up")
+    stage.announce("pulumi up")
     stage.engine.run("stack", "init", STACK)
     stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
     for part in ("alertmanager", "prometheus", "targets", "router", "console"):

@@ -14,7 +14,7 @@ def step_clock(seconds: int) -> Step:
 
     def step(stage: Stage, memory: Memory) -> None:
         if not stage.clock.is_there:
-            stage.say("no C compiler here: the clock stays as it is")
+            stage.announce("no C compiler is installed: the clock fault is skipped")
         stage.clock.set(seconds)
 
     return step

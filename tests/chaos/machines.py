@@ -30,7 +30,7 @@ def broken(what: str, value: float | None = None) -> Step:
     return step
 
 
-def mend(stage: Stage, memory: Memory) -> None:
+def clear(stage: Stage, memory: Memory) -> None:
     stage.delete("fault")
 
 
@@ -41,7 +41,7 @@ def lose_gpus(stage: Stage, memory: Memory) -> None:
     name = memory.held["instance"]
     wait_for("the XID read", lambda: _xid(stage, name) == "79", SEEN_LIMIT_S)
     stage.cloud.control("fault", {"instance": name, "what": "gpus", "value": 0})
-    memory.held["began"], memory.held["gone"] = began, time.time()
+    memory.held["began"], memory.held["missing"] = began, time.time()
 
 
 def _xid(stage: Stage, instance: str) -> str | None:
@@ -52,9 +52,9 @@ def _xid(stage: Stage, instance: str) -> str | None:
 
 def give_gpus_back(stage: Stage, memory: Memory) -> None:
     held = memory.held
-    gone = (held["gone"], time.time())
-    stage.broken.append(BrokenGpu(instance=held["instance"], error=(held["began"], held["gone"]), gone=gone))
-    mend(stage, memory)
+    missing = (held["missing"], time.time())
+    stage.broken.append(BrokenGpu(instance=held["instance"], error=(held["began"], held["missing"]), missing=missing))
+    clear(stage, memory)
 
 
 def kill_agents(stage: Stage, memory: Memory) -> None:

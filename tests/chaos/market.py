@@ -34,18 +34,18 @@ def spot_of(stage: Stage, pool: str = "chat") -> list[dict[str, Any]]:
 def lose_zone(stage: Stage, memory: Memory) -> None:
     spot = spot_of(stage)
     zone = memory.held["zone"] = spot[0]["zone"]
-    _room(stage, "spot", [zone], 0)
+    _set_capacity(stage, "spot", [zone], 0)
     take(stage, [one for one in spot if one["zone"] == zone])
 
 
 def zone_back(stage: Stage, memory: Memory) -> None:
-    _room(stage, "spot", [memory.held["zone"]], None)
+    _set_capacity(stage, "spot", [memory.held["zone"]], None)
 
 
 def lose_all(stage: Stage, memory: Memory) -> None:
     memory.held["since"] = time.time()
-    _room(stage, "spot", ZONES, 0)
-    _room(stage, "on-demand", ZONES, 0)  # running instances stay, including the reserved one
+    _set_capacity(stage, "spot", ZONES, 0)
+    _set_capacity(stage, "on-demand", ZONES, 0)  # running instances stay, including the reserved one
     take(stage, spot_of(stage))
 
 
@@ -63,7 +63,7 @@ def add_by_hand(stage: Stage, memory: Memory) -> None:
     )
 
 
-def _room(stage: Stage, kind: str, zones: Sequence[str], count: int | None) -> None:
+def _set_capacity(stage: Stage, kind: str, zones: Sequence[str], count: int | None) -> None:
     for zone in zones:
         for machine_type in TYPES:
             stage.cloud.control("capacity", {"zone": zone, "type": machine_type, "kind": kind, "count": count})

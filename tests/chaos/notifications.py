@@ -36,7 +36,7 @@ LOSSES_MUST: Final = 4
 LOSSES_MAY: Final = 3
 """Spot instances of a pool that the cloud interrupts within an hour: from LOSSES_MUST the alert must fire, below
 this number it must not."""
-GONE_S: Final = 150.0
+MISSING_S: Final = 150.0
 """GPUs that are missing longer require a notification: the rule waits two minutes."""
 NEVER: Final = frozenset(
     {
@@ -65,7 +65,7 @@ class Fired:
     span: Span
 
 
-def notified_events(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
+def notified_events(billing_log: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[str, Any]]) -> Verdict:
     """Every event that the cloud recorded was notified once, whether or not a message was queued.
 
     Events are each termination that was requested, the mark of each idle instance before its end, and each
@@ -75,7 +75,7 @@ def notified_events(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[s
     asks = [datetime.strptime(f"{one[-13:]}+0000", "%Y%m%dt%H%M%z") for one in keys if ":fallback:chat-" in one]
     wrong: list[str] = []
     due = 0
-    for stay in books:
+    for stay in billing_log:
         name, launched = stay["instance"], datetime.fromtimestamp(epoch(stay["launched"]), UTC)
         wanted: dict[str, bool] = {}
         ends = sum(one.endswith(f"ended:{name}") for one in keys)
@@ -85,12 +85,12 @@ def notified_events(books: Iterable[Mapping[str, Any]], sink: Iterable[Mapping[s
             if stay["pool"] == "batch":
                 wanted["mark"] = any(f"marked:{name}:" in one for one in keys)
         if stay["pool"] == "chat" and stay["capacity_type"] == "on-demand":
-            wanted["stand-in"] = any(launched - ASKED_BEFORE <= at <= launched + ASKED_AFTER for at in asks)
+            wanted["fallback"] = any(launched - ASKED_BEFORE <= at <= launched + ASKED_AFTER for at in asks)
         due += len(wanted)
-        wrong += [f"nobody told of the {what} of {name}" for what, found in wanted.items() if not found]
-        wrong += [f"the end of {name} was told {ends} times"] if ends > 1 else []
-    wrong += [f"{one} was told {count} times" for one, count in Counter(keys).items() if count > 1]
-    return Verdict(what="told", seen=f"{due} messages had to come by the books", wrong=tuple(wrong))
+        wrong += [f"no notification of the {what} of {name}" for what, found in wanted.items() if not found]
+        wrong += [f"the end of {name} was notified {ends} times"] if ends > 1 else []
+    wrong += [f"{one} was posted {count} times" for one, count in Counter(keys).items() if count > 1]
+    return Verdict(what="notified events", seen=f"the billing log requires {due} messages", wrong=tuple(wrong))
 
 
 # alerts
@@ -131,10 +131,10 @@ def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Pla
     for name, pool in groups:
         wrong += _of_group(name, pool, seen, received, played.blind)
     known = Counter(f"{one.name} of {one.pool}" for one in received if (one.name, one.pool) not in groups)
-    wrong += [f"told of {what}, which never fired" for what in known]
+    wrong += [f"notification of {what}, which never fired" for what in known]
     names = Counter(one.name for one in received if not one.ends)
-    told_of = ", ".join(f"{name} {count}" for name, count in sorted(names.items())) or "none"
-    return Verdict(what="alerts", seen=f"{len(groups)} groups fired; told: {told_of}", wrong=tuple(wrong))
+    notified = ", ".join(f"{name} {count}" for name, count in sorted(names.items())) or "none"
+    return Verdict(what="alerts", seen=f"{len(groups)} groups fired; notified: {notified}", wrong=tuple(wrong))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +160,8 @@ def _due(seen: Sequence[Fired], received: Sequence[_Notification], played: Playe
     """Each broken GPU has its alert, and the message names the instance."""
     for gpu in played.broken:
         wanted = {"GpuErrors": gpu.error}
-        if gpu.gone[1] - gpu.gone[0] > GONE_S:
-            wanted["GpuGone"] = gpu.gone
+        if gpu.missing[1] - gpu.missing[0] > MISSING_S:
+            wanted["GpuGone"] = gpu.missing
         for name, (began, ended) in wanted.items():
             if not any(
                 one.name == name
@@ -172,16 +172,16 @@ def _due(seen: Sequence[Fired], received: Sequence[_Notification], played: Playe
             ):
                 yield f"{name} of {gpu.instance} did not fire"
             if not any(one.name == name and not one.ends and gpu.instance in one.text for one in received):
-                yield f"nobody told of {name} of {gpu.instance}"
+                yield f"no notification of {name} of {gpu.instance}"
 
 
 def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
     """Too many spot interruptions within an hour, whether or not the instances drained in time."""
     most = max((sum(at - 3600 <= other <= at for other in played.notices) for at in played.notices), default=0)
-    said = any(one.name == "SpotLossHigh" and one.pool == "chat" for one in seen)
-    if most >= LOSSES_MUST and not said:
+    has_fired = any(one.name == "SpotLossHigh" and one.pool == "chat" for one in seen)
+    if most >= LOSSES_MUST and not has_fired:
         yield f"the cloud took {most} spot instances within an hour and SpotLossHigh did not fire"
-    if most < LOSSES_MAY and said:
+    if most < LOSSES_MAY and has_fired:
         yield f"SpotLossHigh fired for {most} spot instances within an hour"
 
 
@@ -198,9 +198,9 @@ def _of_group(
     name: str, pool: str, seen: Sequence[Fired], received: Sequence[_Notification], blind: Sequence[Span]
 ) -> Iterator[str]:
     """At least one message for each separate alert, and at most one for each time that it started or ended."""
-    mine = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
-    news = _joined(mine, blind)
-    long = [span for span in news if span[1] - span[0] >= NOTIFIED_AFTER_S]
+    own = [one.span for one in seen if (one.name, one.pool) == (name, pool)]
+    separate = _joined(own, blind)
+    long = [span for span in separate if span[1] - span[0] >= NOTIFIED_AFTER_S]
     until = max(one.span[1] for one in seen)
     hushed = HUSHED.get(name) in {one.name for one in seen}
     least = {False: 0 if hushed else len(long), True: 0 if hushed else sum(s[1] < until - APART_S for s in long)}
@@ -208,9 +208,9 @@ def _of_group(
         count = sum((one.name, one.pool, one.ends) == (name, pool, ends) for one in received)
         what = f"the end of {name} of {pool}" if ends else f"{name} of {pool}"
         if count < least[ends]:
-            yield f"{what}: told {count} times, had to be told {least[ends]} times"
-        if count > len(mine):
-            yield f"{what}: told {count} times, it fired {len(mine)} times"
+            yield f"{what}: notified {count} times, expected at least {least[ends]}"
+        if count > len(own):
+            yield f"{what}: notified {count} times, it fired {len(own)} times"
 
 
 def _joined(parts: Iterable[Span], blind: Sequence[Span]) -> list[Span]:
@@ -258,10 +258,12 @@ def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]
         for began, ended in played.dry
         if all(sum(began <= at <= ended for at in times) >= 2 for times in refused.values())  # noqa: PLR2004 - two refusals are a whole pass apart
     ]
-    wrong = [f"told {count} times on {day}" for day, count in days.items() if count > 1]
+    wrong = [f"notified {count} times on {day}" for day, count in days.items() if count > 1]
     if due and not days:
-        wrong.append(f"no zone gave spot {len(due)} times, and nobody was told")
+        wrong.append(f"no zone had spot capacity {len(due)} times, and no message was posted")
     if days and not played.dry:
-        wrong.append(f"told on {', '.join(days)}, and spot was to be had all along")
-    seen = f"{len(played.dry)} times without spot, {len(due)} of them had to be told; {sum(days.values())} messages"
+        wrong.append(f"notified on {', '.join(days)}, although spot capacity was available")
+    seen = (
+        f"{len(played.dry)} times without spot, {len(due)} of them require a message; {sum(days.values())} messages"
+    )
     return Verdict(what="no spot", seen=seen, wrong=tuple(wrong))

@@ -40,9 +40,9 @@ class Preload:
         self.set(0)
         compiler = shutil.which("cc")
         if compiler is not None:
-            words = [compiler, "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(self.library), "-ldl"]
+            command = [compiler, "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", str(self.library), "-ldl"]
             whole = _HEAD.replace("@VARIABLE@", self.variable) + source
-            subprocess.run(words, input=whole.encode(), check=True, timeout=180)
+            subprocess.run(command, input=whole.encode(), check=True, timeout=180)
 
     @property
     def is_there(self) -> bool:

@@ -10,7 +10,7 @@ from tests.chaos.evidence import Span
 from tests.fixtures.e2e.embedded_cloud import wait_for
 
 
-def find(*words: str) -> list[int]:
+def find(*texts: str) -> list[int]:
     """Processes whose command line contains all of these texts."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -18,7 +18,7 @@ def find(*words: str) -> list[int]:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if all(word in command for word in words):
+        if all(word in command for word in texts):
             found.append(int(entry.name))
     return found
 
@@ -28,11 +28,11 @@ def kill(pids: Iterable[int]) -> Span:
     began, killed = time.time(), list(pids)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    wait_for("the end of what was killed", lambda: not any(map(_lives, killed)))
+    wait_for("the end of what was killed", lambda: not any(map(_is_alive, killed)))
     return began, time.time()
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -31,17 +31,17 @@ def play(
     *,
     faults: Sequence[Fault] = FAULTS,
     minutes: float | None = None,
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
 ) -> list[Verdict]:
     """Inject each of `faults` once; with `minutes`, repeatedly for that time and each one longer. Returns the
     results."""
     began = time.monotonic()
 
-    def tell(text: str) -> None:
-        say(f"{datetime.now(UTC):%H:%M:%S} {time.monotonic() - began:5.0f} s  {text}")
+    def log(text: str) -> None:
+        announce(f"{datetime.now(UTC):%H:%M:%S} {time.monotonic() - began:5.0f} s  {text}")
 
-    tell(f"seed {seed}, network {network}, files in {folder}")
-    with set_up(folder, network, tell) as stage:
+    log(f"seed {seed}, network {network}, files in {folder}")
+    with set_up(folder, network, log) as stage:
         silence_slack(stage, seed)
         order = draw(seed, faults)
         until = time.monotonic() + (minutes or 0) * 60
@@ -50,25 +50,25 @@ def play(
                 break
             _one(stage, fault, fault.lasts_s if minutes is None else fault.long_s)
         verdicts = _judge(stage)
-        tell("pulumi destroy")
+        log("pulumi destroy")
         stage.engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK)
         verdicts.append(_empty(stage))
     verdicts.append(checker.left_over(folder, network))
-    tell("done")
+    log("done")
     return verdicts
 
 
 def _one(stage: Stage, fault: Fault, lasts_s: float) -> None:
     if fault.needs_whole:
         wait_for(f"chat whole before {fault.name!r}", stage.is_whole, SETTLE_S)
-    stage.say(f"fault: {fault.name}, for {lasts_s:.0f} s")
+    stage.announce(f"fault: {fault.name}, for {lasts_s:.0f} s")
     memory, failed = Memory(), len(stage.traffic.failures())
     fault.inject(stage, memory)
     time.sleep(lasts_s)
     fault.heal(stage, memory)
-    stage.say(f"mended: {fault.name}; {_counted(stage.traffic.counted())}")
+    stage.announce(f"cleared: {fault.name}; {_counted(stage.traffic.counted())}")
     for lost in stage.traffic.failures()[failed:]:
-        stage.say(f"  failed: {lost.message} after {lost.ended - lost.began:.1f} s")
+        stage.announce(f"  failed: {lost.message} after {lost.ended - lost.began:.1f} s")
 
 
 def _counted(counted: Counted) -> str:
@@ -76,12 +76,12 @@ def _counted(counted: Counted) -> str:
 
 
 def _judge(stage: Stage) -> list[Verdict]:
-    stage.say("every fault is mended: settling")
+    stage.announce("all faults are cleared: waiting for recovery")
     httpx.post(f"{stage.slack_url}/faults", json={"share": 0.0}, headers=BEARER, timeout=60).raise_for_status()
     wait_for("chat whole, batch at its floor", lambda: stage.is_whole() and not stage.instances("batch"), SETTLE_S)
     quiet = _Quiet(stage)
     if not _within(quiet.long_enough, SETTLE_S):
-        stage.say("alerts went on to fire or losses were not counted: the judges will see")
+        stage.announce("alerts still fire, or Prometheus has not counted all losses: the checks report which")
     for part in ("alertmanager", "console"):
         stage.end(part)  # the checks cause no notifications
     wait_for("every message delivered", lambda: _nothing_waits(stage), SETTLE_S)
@@ -91,7 +91,7 @@ def _judge(stage: Stage) -> list[Verdict]:
     verify = stage.gpufleet("ledger", "verify")
     stage.gpufleet("watch", "cost", "--quiet")
     report = json.loads(stage.gpufleet("report", "cost", "--since", "3h", "--json").stdout)
-    stage.say(f"{_counted(counted)}, {stage.traffic.refused} connections refused and tried again")
+    stage.announce(f"{_counted(counted)}, {stage.traffic.refused} connections refused and tried again")
     places = Places(
         cloud=stage.cloud.url,
         slack=stage.slack_url,
@@ -121,8 +121,8 @@ def _drift(stage: Stage) -> Verdict:
     try:
         seen = stage.engine.run("preview", "--expect-no-changes", "--stack", STACK)
     except AssertionError as error:
-        said = tuple(line for line in str(error).splitlines() if line.startswith((" ~", " +", " -", "error")))
-        return Verdict(what="drift", seen="pulumi preview proposes changes", wrong=said)
+        changes = tuple(line for line in str(error).splitlines() if line.startswith((" ~", " +", " -", "error")))
+        return Verdict(what="drift", seen="pulumi preview proposes changes", wrong=changes)
     return Verdict(what="drift", seen=f"pulumi preview: {seen.strip().splitlines()[-1]}")
 
 

@@ -72,7 +72,7 @@ class Stage:
     engine: Engine
     traffic: PatientTraffic
     folder: Path
-    say: Callable[[str], None]
+    announce: Callable[[str], None]
     clock: Preload
     """The clock of the watchdogs."""
     names: Preload
@@ -153,7 +153,7 @@ class Stage:
         def keep() -> None:
             code = process.wait()
             if self._parts.get(part) is process:
-                self.say(f"{part} ended by itself, with exit code {code}: started again")
+                self.announce(f"{part} ended unexpectedly with exit code {code}: restarting it")
                 time.sleep(RESTART_S)
             if self._parts.get(part) is process:
                 self._run_as_unit(part)
@@ -191,7 +191,7 @@ class Stage:
         process.kill()
         process.wait(30)
         if part == "router":
-            wait_for("HAProxy gone", self._nobody_listens)
+            wait_for("the end of HAProxy", self._refuses_connections)
             self.kills.append((began, time.time()))
 
     def _note_blind(self, part: str) -> None:
@@ -205,7 +205,7 @@ class Stage:
     def thaw(self, part: str) -> None:
         os.kill(self.pid(part), signal.SIGCONT)
 
-    def _nobody_listens(self) -> bool:
+    def _refuses_connections(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(2)
             return probe.connect_ex((self.control_host, 8080)) == errno.ECONNREFUSED

@@ -31,14 +31,14 @@ SHORT = (
     reason="needs the Debian packages prometheus and prometheus-alertmanager",
 )
 def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
-    verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], say=print)
+    verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], announce=print)
     assert {verdict.what: verdict.wrong for verdict in verdicts if verdict.wrong} == {}
 
 
 @pytest.mark.slow
 def test_make_accepts_a_fault_name_with_quotes() -> None:
-    said = subprocess.run(
-        ["make", "-o", "setup", "chaos", 'FAULT=nobody\'s "fault"', "MINUTES=0"],
+    output = subprocess.run(
+        ["make", "-o", "setup", "chaos", 'FAULT=a user\'s "fault"', "MINUTES=0"],
         cwd=ROOT,
         env=os.environ | {"MAKEFLAGS": ""},
         stdin=subprocess.DEVNULL,
@@ -47,4 +47,4 @@ def test_make_accepts_a_fault_name_with_quotes() -> None:
         timeout=120,
         check=False,
     ).stderr
-    assert "invalid choice: 'nobody\\'s \"fault\"'" in said, said
+    assert "invalid choice: 'a user\\'s \"fault\"'" in output, output

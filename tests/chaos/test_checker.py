@@ -57,7 +57,7 @@ def played(**changed: Any) -> Played:
 @pytest.mark.parametrize(
     ("kills", "wrong"),
     [
-        pytest.param((), 1, id="nobody was killed"),
+        pytest.param((), 1, id="no process was killed"),
         pytest.param(((11.0, 11.5),), 0, id="in flight on what was killed"),
         pytest.param(((9.0, 9.5), (13.0, 13.5)), 1, id="killed before and after"),
     ],
@@ -71,9 +71,9 @@ def test_failed_request_outside_a_kill_is_detected(kills: tuple[tuple[float, flo
     ("stay", "taken", "wrong"),
     [
         pytest.param({}, {"i-1"}, 0, id="a fault took it"),
-        pytest.param({}, set(), 1, id="nobody took it"),
-        pytest.param({"ended": None}, set(), 0, id="it lives"),
-        pytest.param({"capacity_type": "on-demand"}, set(), 0, id="a stand-in was given back"),
+        pytest.param({}, set(), 1, id="no fault took it"),
+        pytest.param({"ended": None}, set(), 0, id="it still runs"),
+        pytest.param({"capacity_type": "on-demand"}, set(), 0, id="a fallback instance was terminated"),
         pytest.param({"pool": "batch"}, set(), 0, id="an idle pool"),
     ],
 )
@@ -117,18 +117,18 @@ def test_lost_and_repeated_messages_are_detected(
     ("stay", "keys", "wrong"),
     [
         pytest.param({}, (), (), id="the cloud's own end"),
-        pytest.param({"ended": None, "why": None}, (), (), id="it lives"),
-        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-1",), (), id="an end that was told"),
-        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-12",), ("end",), id="an end that was not"),
+        pytest.param({"ended": None, "why": None}, (), (), id="it still runs"),
+        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-1",), (), id="a notified end"),
+        pytest.param({"why": ENDED_BY_US}, ("f/spot:ended:i-12",), ("end",), id="an end without notification"),
         pytest.param({"pool": "batch", "why": ENDED_BY_US}, ("f/ended:i-1",), ("mark",), id="never marked"),
         pytest.param(
-            {"capacity_type": "on-demand"}, ("f/spot:fallback:chat-od-1:20261121t0959",), (), id="a stand-in"
+            {"capacity_type": "on-demand"}, ("f/spot:fallback:chat-od-1:20261121t0959",), (), id="a fallback"
         ),
         pytest.param(
             {"capacity_type": "on-demand"},
             ("f/spot:fallback:chat-od-1:20261121t0930", "f/spot:fallback:batch-od-1:20261121t0959"),
-            ("stand-in",),
-            id="a stand-in of another time and pool",
+            ("fallback",),
+            id="a fallback of another time and pool",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_missing_notifications_are_detected(
     stay: dict[str, Any], keys: tuple[str, ...], wrong: tuple[str, ...]
 ) -> None:
     found = notifications.notified_events([STAY | stay], posted(*keys)).wrong
-    assert found == tuple(f"nobody told of the {what} of i-1" for what in wrong)
+    assert found == tuple(f"no notification of the {what} of i-1" for what in wrong)
 
 
 def test_waiting_message_is_detected(ledger: sqlite3.Connection) -> None:
@@ -147,9 +147,9 @@ def test_waiting_message_is_detected(ledger: sqlite3.Connection) -> None:
 @pytest.mark.parametrize(
     ("stays", "wrong"),
     [
-        pytest.param([STAY], 0, id="as the books say"),
-        pytest.param([], 1, id="more than the books"),
-        pytest.param([STAY, STAY | {"instance": "i-2"}], 1, id="less than the books"),
+        pytest.param([STAY], 0, id="as in the billing log"),
+        pytest.param([], 1, id="more than in the billing log"),
+        pytest.param([STAY, STAY | {"instance": "i-2"}], 1, id="less than in the billing log"),
         pytest.param([STAY | {"ended": None}], 1, id="ended too early"),
         pytest.param([STAY | {"launched": "2026-11-21T09:59:57+00:00"}], 1, id="another launch"),
     ],

@@ -15,9 +15,9 @@ from tests.fixtures.networks import served
 
 NOON: Final = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 """Times of the following events are seconds after it."""
-GPU: Final = BrokenGpu(instance="i-gpu", error=(NOON + 100, NOON + 130), gone=(NOON + 130, NOON + 300))
+GPU: Final = BrokenGpu(instance="i-gpu", error=(NOON + 100, NOON + 130), missing=(NOON + 130, NOON + 300))
 ERRORS: Final = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 102, NOON + 132))
-GONE: Final = Fired(name="GpuGone", pool="chat", instance="i-gpu", span=(NOON + 252, NOON + 301))
+GPU_MISSING: Final = Fired(name="GpuGone", pool="chat", instance="i-gpu", span=(NOON + 252, NOON + 301))
 DAY: Final = Fired(name="RouterProblem", pool="", instance="", span=(NOON + 1000, NOON + 1001))
 """Too short to require a notification; the last alert in the data of Prometheus."""
 DRY: Final = (NOON + 400, NOON + 460)
@@ -36,10 +36,10 @@ def stay(instance: str, **changed: Any) -> dict[str, Any]:
     return values | changed
 
 
-BOOKS: Final = (
+BILLING_LOG: Final = (
     stay("i-too-many", why=ENDED_BY_US),
     stay("i-idle", pool="batch", why=ENDED_BY_US),
-    stay("i-stand-in", capacity_type="on-demand", launched="2026-11-21T12:07:30+00:00", ended=None, why=None),
+    stay("i-fallback", capacity_type="on-demand", launched="2026-11-21T12:07:30+00:00", ended=None, why=None),
     stay("i-lost"),
 )
 
@@ -57,7 +57,7 @@ SINK: Final = (
     message("f/spot:ended:i-too-many", "i-too-many of pool chat was ended"),
     message("f/idle:marked:i-idle:20261121t1150z", "i-idle is idle"),
     message("f/idle:ended:i-idle", "i-idle of pool batch was ended"),
-    message("f/spot:fallback:chat-od-1:20261121t1207", "Pool chat: on-demand stands in"),
+    message("f/spot:fallback:chat-od-1:20261121t1207", "Pool chat: on-demand replaces missing spot"),
     alert("1/firing", "GpuErrors"),
     alert("1/resolved", "GpuErrors", ends=True),
     alert("2/firing", "GpuGone"),
@@ -69,8 +69,8 @@ SINK: Final = (
 def judge(
     sink: Sequence[Mapping[str, Any]],
     *,
-    seen: Sequence[Fired] = (ERRORS, GONE, DAY),
-    books: Sequence[Mapping[str, Any]] = BOOKS,
+    seen: Sequence[Fired] = (ERRORS, GPU_MISSING, DAY),
+    billing_log: Sequence[Mapping[str, Any]] = BILLING_LOG,
     broken: Sequence[BrokenGpu] = (GPU,),
     dry: Sequence[tuple[float, float]] = (DRY,),
     notices: Sequence[float] = (NOON + 70,),
@@ -89,7 +89,7 @@ def judge(
         blind=blind,
     )
     verdicts = (
-        notifications.notified_events(books, sink),
+        notifications.notified_events(billing_log, sink),
         notifications.alerts(seen, sink, played),
         notifications.dry(refused, sink, played),
     )
@@ -104,11 +104,13 @@ def test_complete_notifications_pass() -> None:
     ("ended", "wrong"),
     [
         pytest.param("2026-11-21T11:00:06+00:00", [], id="taken back with its ask"),
-        pytest.param("2026-11-21T11:01:00+00:00", ["nobody told of the end of i-early"], id="ended after a while"),
+        pytest.param(
+            "2026-11-21T11:01:00+00:00", ["no notification of the end of i-early"], id="ended after a while"
+        ),
     ],
 )
 def test_end_of_an_instance_from_a_withdrawn_request(ended: str, wrong: list[str]) -> None:
-    assert judge(SINK, books=[*BOOKS, stay("i-early", ended=ended, why=ENDED_BY_US)]) == wrong
+    assert judge(SINK, billing_log=[*BILLING_LOG, stay("i-early", ended=ended, why=ENDED_BY_US)]) == wrong
 
 
 @pytest.mark.parametrize("number", range(len(SINK)))
@@ -124,15 +126,19 @@ def test_each_repeated_message_is_detected(number: int) -> None:
 @pytest.mark.parametrize(
     ("again", "wrong"),
     [
-        pytest.param(alert("3/firing", "GpuErrors"), "GpuErrors of chat: told 2 times, it fired 1 times", id="alert"),
+        pytest.param(
+            alert("3/firing", "GpuErrors"), "GpuErrors of chat: notified 2 times, it fired 1 times", id="alert"
+        ),
         pytest.param(
             message("f/spot:dry:chat:20261121", "Pool chat: no spot capacity in 2 zones."),
-            "told 2 times on 20261121",
+            "notified 2 times on 20261121",
             id="no spot",
         ),
-        pytest.param(message("f/idle:ended:i-idle", "gone"), "the end of i-idle was told 2 times", id="end"),
+        pytest.param(message("f/idle:ended:i-idle", "ended"), "the end of i-idle was notified 2 times", id="end"),
         pytest.param(alert("9/firing", "GpuHot"), "GpuHot fired, and no fault causes it", id="for nothing"),
-        pytest.param(alert("9/firing", "ErrorsHigh"), "told of ErrorsHigh of chat, which never fired", id="made up"),
+        pytest.param(
+            alert("9/firing", "ErrorsHigh"), "notification of ErrorsHigh of chat, which never fired", id="made up"
+        ),
     ],
 )
 def test_notifications_without_an_event_are_detected(again: dict[str, Any], wrong: str) -> None:
@@ -142,21 +148,21 @@ def test_notifications_without_an_event_are_detected(again: dict[str, Any], wron
 @pytest.mark.parametrize(
     ("seen", "wrong"),
     [
-        pytest.param((GONE, DAY), "GpuErrors of i-gpu did not fire", id="a rule that does not see its fault"),
+        pytest.param((GPU_MISSING, DAY), "GpuErrors of i-gpu did not fire", id="a rule that does not see its fault"),
         pytest.param(
-            (ERRORS, GONE, DAY, Fired(name="GpuErrors", pool="chat", instance="i-2", span=(NOON, NOON + 1))),
+            (ERRORS, GPU_MISSING, DAY, Fired(name="GpuErrors", pool="chat", instance="i-2", span=(NOON, NOON + 1))),
             "GpuErrors fired for i-2, which no fault broke",
             id="a rule that sees what is not there",
         ),
         pytest.param(
-            (ERRORS, GONE, DAY, Fired(name="SpotLossHigh", pool="chat", instance="", span=(NOON, NOON + 1))),
+            (ERRORS, GPU_MISSING, DAY, Fired(name="SpotLossHigh", pool="chat", instance="", span=(NOON, NOON + 1))),
             "SpotLossHigh fired for 1 spot instances within an hour",
             id="few losses",
         ),
         pytest.param(
-            (ERRORS, GONE, DAY, Fired(name="ErrorsHigh", pool="chat", instance="", span=(NOON, NOON + 60))),
-            "ErrorsHigh of chat: told 0 times, had to be told 1 times",
-            id="fired, and nobody was told",
+            (ERRORS, GPU_MISSING, DAY, Fired(name="ErrorsHigh", pool="chat", instance="", span=(NOON, NOON + 60))),
+            "ErrorsHigh of chat: notified 0 times, expected at least 1",
+            id="fired without a notification",
         ),
     ],
 )
@@ -167,7 +173,7 @@ def test_alerts_are_compared_with_the_faults(seen: Sequence[Fired], wrong: str) 
 @pytest.mark.parametrize(
     ("blind", "wrong"),
     [
-        pytest.param((), 2, id="it ended and began again: neither was told"),
+        pytest.param((), 2, id="it ended and began again: neither was notified"),
         pytest.param(((NOON + 134, NOON + 290),), 0, id="Prometheus was down between"),
         pytest.param(((NOON + 280, NOON + 290),), 2, id="it was down for a part"),
         pytest.param(((NOON + 600, NOON + 900),), 2, id="it was down another time"),
@@ -175,7 +181,7 @@ def test_alerts_are_compared_with_the_faults(seen: Sequence[Fired], wrong: str) 
 )
 def test_prometheus_outage_does_not_split_an_alert(blind: Sequence[tuple[float, float]], wrong: int) -> None:
     again = Fired(name="GpuErrors", pool="chat", instance="i-gpu", span=(NOON + 292, NOON + 330))
-    assert len(judge(SINK, seen=(ERRORS, again, GONE, DAY), blind=blind)) == wrong
+    assert len(judge(SINK, seen=(ERRORS, again, GPU_MISSING, DAY), blind=blind)) == wrong
 
 
 @pytest.mark.parametrize(
@@ -187,15 +193,15 @@ def test_prometheus_outage_does_not_split_an_alert(blind: Sequence[tuple[float, 
     ],
 )
 def test_many_spot_losses_require_an_alert(notices: Sequence[float], wrong: int) -> None:
-    said = "the cloud took 4 spot instances within an hour and SpotLossHigh did not fire"
-    assert judge(SINK, notices=notices) == [said] * wrong
+    violation = "the cloud took 4 spot instances within an hour and SpotLossHigh did not fire"
+    assert judge(SINK, notices=notices) == [violation] * wrong
 
 
 @pytest.mark.parametrize(
     ("dry", "refused", "wrong"),
     [
         pytest.param((DRY,), REFUSED, [], id="all refused"),
-        pytest.param((), REFUSED, ["told on 20261121, and spot was to be had all along"], id="never dry"),
+        pytest.param((), REFUSED, ["notified on 20261121, although spot capacity was available"], id="never dry"),
         pytest.param((DRY,), REFUSED | {"chat-spot-c": []}, [], id="one zone was not asked"),
     ],
 )
@@ -206,7 +212,7 @@ def test_notification_of_missing_spot_requires_refusals(
 
 
 def test_missing_notification_of_missing_spot_is_detected() -> None:
-    assert judge(SINK[:-1]) == ["no zone gave spot 1 times, and nobody was told"]
+    assert judge(SINK[:-1]) == ["no zone had spot capacity 1 times, and no message was posted"]
 
 
 def test_moments_are_grouped_into_spans() -> None:
@@ -231,7 +237,7 @@ def prometheus() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(json.dumps({"data": {"result": result}}).encode())
 
-        def log_message(self, format: str, *words: object) -> None:  # noqa: A002 - the base class's name
+        def log_message(self, format: str, *values: object) -> None:  # noqa: A002 - the base class's name
             """Log nothing."""
 
     with served(HTTPServer(("127.0.0.1", 0), Handler)) as server:

@@ -42,7 +42,7 @@ def test_names_and_clock_change_only_for_one_process(tmp_path: Path) -> None:
     clock.set(-100_000)
     names.set(1)
     assert seen(host) == (-100_000, "Temporary failure in name resolution")
-    assert seen("127.100.0.3") == (-100_000, "127.100.0.3"), "an address is no name"
+    assert seen("127.100.0.3") == (-100_000, "127.100.0.3"), "an address is not resolved as a name"
     clock.set(0)
     names.set(0)
     assert seen(host) == (0, "127.100.0.10")
