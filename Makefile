@@ -12,27 +12,27 @@ PAUSED ?=
 CLOUD ?= aws
 ENGINE ?= simulated
 CONTROL ?= processes
-# byte code halves the time of every command; it lies in .venv and in __pycache__, which git ignores
+# byte code halves the time of every command; it is in .venv and in __pycache__, which git ignores
 unexport PYTHONDONTWRITEBYTECODE
 FLEET ?=
 SEED ?=
 FAULT ?=
 MINUTES ?= 30
-# WORKERS: so many test files at a time; 0 runs them one after another, in one process
+# WORKERS: the number of test files that run in parallel; 0 runs them one after another, in one process
 PYTEST = $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
 
 help:
-	@echo 'make demo      the whole story on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: on Google Cloud; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: its control host is lost and replaced)'
+	@echo 'make demo      a full scenario on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: emulated Google Cloud; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: the control host is lost and replaced)'
 	@echo 'make test      the tests (6 min on 2 cores); make test-all adds checks, slow proofs and the demo as a test'
-	@echo 'make setup     what both need: says what it installs and why'
-	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order that SEED=... draws, then judged'
-	@echo 'make check     ruff, pyright, import rules, licences; known vulnerabilities of packages, where make advisories has fetched them'
+	@echo 'make setup     install what both need; prints what it installs and why'
+	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order of SEED=..., then checks of the result'
+	@echo 'make check     ruff, pyright, import rules, licences; known vulnerabilities of packages, if make advisories has fetched them'
 	@echo 'make dist      wheel and control-host bundle in dist/, each with its bill of materials (CycloneDX)'
 	@echo 'make docs      the pages of docs/ as a site in .local/site'
-	@echo 'make bench     the numbers of docs/benchmarks.md, measured here'
-	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and a big up, pause its watchdogs first); analyze   policies on what is there'
+	@echo 'make bench     measure the numbers of docs/benchmarks.md on this machine'
+	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and a big up, pause its watchdogs first); analyze   policies on the deployed resources'
 	@echo 'make watch | report   the watchdogs and the cost report'
-	@echo 'make clean     end what runs and remove .local'
+	@echo 'make clean     stop what runs and remove .local'
 
 # setup-tests adds what slow proofs need: a browser, a database and a validator of FOCUS
 setup setup-tests:
@@ -47,13 +47,13 @@ test: WORKERS ?= 4
 test: setup
 	@$(PYTEST) -m 'not slow and not live'
 
-# Whole fleets, browsers and vLLM need cores and memory of their own: two, here and in CI.
+# Whole fleets, browsers and vLLM need much CPU and memory: two workers, here and in CI.
 test-all: WORKERS ?= 2
 test-all: setup-tests check
 	@$(PYTEST) -m 'not live'
 
-# SEED: the order of the faults (drawn and printed where it is not given); MINUTES=0: each fault once, and short;
-# FAULT='router killed': that one alone
+# SEED: the order of the faults (random and printed if not given); MINUTES=0: each fault once, and short;
+# FAULT='router killed': only this fault
 chaos: setup
 	@$(RUN) tests.chaos $(if $(SEED),--seed '$(SEED)') $(if $(FAULT),--fault "$$FAULT") --minutes '$(MINUTES)'
 
@@ -66,7 +66,7 @@ check: setup
 	@$(RUN) scripts.audit
 	@$(RUN) scripts.licences
 
-# Known vulnerabilities of Python packages (OSV's records, 40 MB); `make check` compares uv.lock with them where they are.
+# Known vulnerabilities of Python packages (OSV's records, 40 MB); `make check` compares uv.lock with them if they are present.
 advisories:
 	@mkdir -p .local/advisories
 	@curl -fsSL --retry 3 -o .local/advisories/pypi.part https://osv-vulnerabilities.storage.googleapis.com/PyPI/all.zip
@@ -99,13 +99,13 @@ up: setup
 		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \
 		&& pulumi up --policy-pack policies --stack '$(STACK)'
 
-# The fleet's watchdogs stand still first. PAUSED=yes: they are paused already, where their ledger is.
+# Pauses the fleet's watchdogs first. PAUSED=yes: they are paused already, on the machine that has their ledger.
 destroy: setup
 	@$(local_env); $(plugins) && $(RUN) scripts.cut_off '$(STACK)' \
 		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --reason 'pulumi destroy of $(STACK)'; } \
 		&& pulumi destroy --stack '$(STACK)'
 
-# The policies on what is there, instead of on a plan.
+# Checks the policies on the deployed resources instead of on a plan.
 analyze: setup
 	@$(local_env); GPUFLEET_SETTINGS='stacks/config/Pulumi.$(STACK).yaml' \
 		pulumi policy analyze --policy-pack policies --stack '$(STACK)'

@@ -111,7 +111,7 @@ def _judged(
     seen = OrphanObservation(
         environment="",
         orphans=listed.instances,
-        unread=listed.errors,
+        unreadable=listed.errors,
         rules=(),
         evidence=evidence,
         budget=ChangeBudget(per_run=0, per_hour=0),

@@ -50,7 +50,7 @@ def records(database: Path) -> Iterator[dict[str, Any]]:
                 if name.endswith(".json"):
                     yield json.loads(archive.read(name))
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{database}: is no zip of OSV records: {error}") from error
+        raise ValueError(f"{database}: expected a zip of OSV records: {error}") from error
 
 
 def findings(packages: Mapping[str, set[str]], known: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -118,8 +118,8 @@ def _fixed(affected: Mapping[str, Any]) -> str:
 
 
 def _summary(record: Mapping[str, Any]) -> str:
-    said = str(record.get("summary") or record.get("details") or "no summary")
-    return " ".join(said.split())[:120]
+    text = str(record.get("summary") or record.get("details") or "no summary")
+    return " ".join(text.split())[:120]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,8 +130,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--required", action="store_true", help="fail where there is no database")
     given = parser.parse_args(arguments)
     if not given.database.exists():
-        said = "failed" if given.required else "skipped"
-        sys.stderr.write(f"audit: {said}: there is no database at {given.database} (`make advisories` fetches it)\n")
+        result = "failed" if given.required else "skipped"
+        sys.stderr.write(
+            f"audit: {result}: there is no database at {given.database} (`make advisories` fetches it)\n"
+        )
         return 2 if given.required else 0
     packages = locked(given.lock.read_text("utf-8"))
     try:

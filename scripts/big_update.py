@@ -35,9 +35,9 @@ def ended(plan: str) -> tuple[str, ...]:
     try:
         digest = as_map(json.loads(plan))
     except ValueError as error:
-        raise PlanError(f"`pulumi preview --json` said no JSON: {error}") from error
+        raise PlanError(f"`pulumi preview --json` did not print JSON: {error}") from error
     if "steps" not in digest:
-        raise PlanError("`pulumi preview --json` said no steps")
+        raise PlanError("`pulumi preview --json` printed no steps")
     found: dict[str, str] = {}
     for step in map(as_map, as_list(digest["steps"])):
         urn, op = str(step.get("urn", "")), str(step.get("op", ""))

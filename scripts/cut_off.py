@@ -34,8 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     lines = "".join(f"  {urn}\n" for urn in left)
     sys.stderr.write(
-        f"an update of {stack} was killed while it made these, which may be there and cost:\n{lines}"
-        'Nothing was changed. docs/runbook.md, "An update that was killed", says how to end and forget them.\n'
+        f"an update of {stack} was killed while it created these resources, which may exist and cost money:\n{lines}"
+        'Nothing was changed. docs/runbook.md, "An update that was killed", describes how to delete them and'
+        " remove them from the state.\n"
     )
     return 1
 

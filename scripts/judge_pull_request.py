@@ -204,7 +204,7 @@ def report(verdicts: Sequence[Verdict]) -> str:
     passed = not any(verdict.problems for verdict in verdicts)
     parts = [
         f"{'PASSED' if passed else 'REFUSED'} by the policy pack of the base branch",
-        "Each plan is of a whole environment; what runs there today is not known here, so costs are no difference.",
+        "Each plan covers a whole environment. What runs there today is unknown, so costs are totals, not changes.",
     ]
     for verdict in verdicts:
         lines = [f"== {verdict.stack}: {'refused' if verdict.problems else 'passed'}"]

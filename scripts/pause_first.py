@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     sys.stderr.write(
         "The watchdogs are not paused, so nothing was changed. Pause them where their ledger is (the control host:"
-        f" `gpufleet pause all --reason '{given.reason}' --for {SPAN}`; `gpufleet status` shows it), then say"
-        " PAUSED=yes.\n"
+        f" `gpufleet pause all --reason '{given.reason}' --for {SPAN}`; `gpufleet status` shows it), then run"
+        " make with PAUSED=yes.\n"
     )
     return 1
 

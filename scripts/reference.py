@@ -80,7 +80,7 @@ def _metrics() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    yield "`gpufleet --help` says the same. Exit codes: 0 done, 1 failed, 2 wrong use, 3 done and found something.\n"
+    yield "`gpufleet --help` prints the same. Exit codes: 0 done, 1 failed, 2 invalid usage, 3 done with findings.\n"
     yield from _command("gpufleet", get_command(build()))
 
 
@@ -113,13 +113,13 @@ def _policies() -> Iterator[str]:
 
 def _alerts() -> Iterator[str]:
     yield "What `gpufleet monitoring render` writes for Prometheus, with the shipped thresholds; each name leads to"
-    yield "what to do. **page**: somebody now; **ticket**: today. `LatencyHigh` is for pools with an objective.\n"
-    yield "| alert | who | when | for | says |\n|---|---|---|---|---|"
+    yield "what to do. **page**: act now; **ticket**: act today. `LatencyHigh` is for pools with an objective.\n"
+    yield "| alert | who | when | |for | message ||\n|---|---|---|---|---|"
     for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10})):
         link = f"[{alert.name}](../runbook.md#{alert.name.lower()})"
-        says = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)
+        summary = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)
         lasts = render_duration(alert.lasts)
-        yield f"| {link} | {alert.severity.value} | {_cell(f'`{alert.expression}`')} | {lasts} | {_cell(says)} |"
+        yield f"| {link} | {alert.severity.value} | {_cell(f'`{alert.expression}`')} | {lasts} | {_cell(summary)} |"
 
 
 _VARIABLE: Final = re.compile(r"{{ \$(?:labels\.(\w+)|value).*?}}")
@@ -239,8 +239,8 @@ def _within(schema: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}\n"
-    if said := definition.get("description"):
-        yield f"{_cell(said)}\n"
+    if description := definition.get("description"):
+        yield f"{_cell(description)}\n"
     yield "| field | form | default |\n|---|---|---|"
     required = set(definition.get("required", ()))
     for field, form in definition.get("properties", {}).items():

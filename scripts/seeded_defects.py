@@ -60,7 +60,7 @@ class Trial:
     defect: Defect
     verdict: Verdict
     seconds: float
-    said: str
+    last_line: str
     """The last line of pytest's output."""
 
 
@@ -89,9 +89,9 @@ def trials(chosen: Sequence[Defect], tree: Path) -> Iterator[Trial]:
     with tempfile.TemporaryDirectory(prefix="gpufleet-defects-") as folder:
         copy = Path(folder) / "tree"
         _copy(tree, copy)
-        code, said = _pytest(copy, sorted({test for defect in chosen for test in defect.tests}))
+        code, last_line = _pytest(copy, sorted({test for defect in chosen for test in defect.tests}))
         if code != 0:
-            raise SeedError(f"the tests fail without any defect: {said}")
+            raise SeedError(f"the tests fail without any defect: {last_line}")
         for defect in chosen:
             yield _trial(defect, copy)
 
@@ -101,12 +101,12 @@ def _trial(defect: Defect, copy: Path) -> Trial:
     whole = path.read_text("utf-8")
     path.write_text(seeded(defect, copy), "utf-8")
     try:
-        code, said = _pytest(copy, defect.tests)
+        code, last_line = _pytest(copy, defect.tests)
     finally:
         path.write_text(whole, "utf-8")
     verdicts = {0: Verdict.SURVIVED, _FAILED: Verdict.FOUND}
     seconds = time.monotonic() - began
-    return Trial(defect=defect, verdict=verdicts.get(code, Verdict.UNCLEAR), seconds=seconds, said=said)
+    return Trial(defect=defect, verdict=verdicts.get(code, Verdict.UNCLEAR), seconds=seconds, last_line=last_line)
 
 
 def _copy(tree: Path, copy: Path) -> None:
@@ -157,8 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for trial in trials(chosen, options.tree):
             done.append(trial)
-            words = f"{len(done)}/{len(chosen)} {trial.verdict} {trial.defect.id} ({trial.seconds:.0f} s)"
-            print(words if trial.verdict is Verdict.FOUND else f"{words}: {trial.said}", file=sys.stderr, flush=True)
+            line = f"{len(done)}/{len(chosen)} {trial.verdict} {trial.defect.id} ({trial.seconds:.0f} s)"
+            print(
+                line if trial.verdict is Verdict.FOUND else f"{line}: {trial.last_line}", file=sys.stderr, flush=True
+            )
     except SeedError as error:
         print(error, file=sys.stderr)
         return 1

@@ -54,18 +54,18 @@ def _entries(resource: Resource) -> Iterator[tuple[str, dict[str, Any]]]:
             # the list may contain only what the pack understands
             if strange := set(statement) - {"Sid", "Effect", "Principal", "Action", "Resource", "Condition"}:
                 raise ValueError(f"{resource.name}: a statement with {', '.join(sorted(strange))}")
-            said: dict[str, Any] = {**where}
+            entry: dict[str, Any] = {**where}
             if "Principal" in statement:
-                said["principal"] = statement["Principal"]
+                entry["principal"] = statement["Principal"]
             if "Condition" in statement:
-                said["condition"] = {
+                entry["condition"] = {
                     operator: {key: _listed(values) for key, values in tests.items()}
                     for operator, tests in statement["Condition"].items()
                 }
             for action in _listed(statement["Action"]):
                 for thing in _listed(statement.get("Resource", "")):
                     on = {"resource": thing} if thing else {}
-                    yield document.kind, {"action": action, **on, **said}
+                    yield document.kind, {"action": action, **on, **entry}
 
 
 def _denied(resource: Resource) -> Iterator[dict[str, Any]]:
@@ -136,12 +136,12 @@ class _Names:
         by_length = sorted(set(pairs), key=lambda pair: (-len(pair[0]), pair))
         return cls(pairs=tuple(by_length), environment=fleet["environment"])
 
-    def text(self, said: str) -> str:
-        if said == self.environment:
+    def text(self, value: str) -> str:
+        if value == self.environment:
             return "{environment}"
         for name, placeholder in self.pairs:
-            said = said.replace(name, placeholder)
-        return said
+            value = value.replace(name, placeholder)
+        return value
 
     def replaced(self, value: Any) -> Any:
         """Return a value with placeholders in its texts. Lists are sorted and have no duplicates."""

@@ -34,17 +34,17 @@ def of(program: Program) -> dict[str, Any]:
 
 def _entry(resource: Resource, config: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the properties of a binding. The condition is reduced to its expression."""
-    said = {**resource.props}
-    condition = said.pop("condition", None)
+    entry = {**resource.props}
+    condition = entry.pop("condition", None)
     if condition is not None:
-        said["condition"] = condition["expression"]
-    return {key: _replaced(value, config, is_secret=key == "secretId") for key, value in said.items()}
+        entry["condition"] = condition["expression"]
+    return {key: _replaced(value, config, is_secret=key == "secretId") for key, value in entry.items()}
 
 
-def _replaced(said: str, config: Mapping[str, Any], *, is_secret: bool = False) -> str:
+def _replaced(value: str, config: Mapping[str, Any], *, is_secret: bool = False) -> str:
     fleet = config[KEY]
     if is_secret:
-        return "{enginekey}" if said == fleet["engine_key"] else "{secret}"
+        return "{enginekey}" if value == fleet["engine_key"] else "{secret}"
     environment = fleet["environment"]
     pairs = (
         (fleet["bucket"]["name"], "{bucket}"),
@@ -54,8 +54,8 @@ def _replaced(said: str, config: Mapping[str, Any], *, is_secret: bool = False) 
         (f"gpu_fleet_{environment.replace('-', '_')}_", "gpu_fleet_{underscored}_"),
         (f'"{environment}-', '"{environment}-'),
     )
-    if said == fleet["account"]:
+    if value == fleet["account"]:
         return "{project}"
     for name, placeholder in pairs:
-        said = said.replace(name, placeholder)
-    return said
+        value = value.replace(name, placeholder)
+    return value

@@ -85,14 +85,14 @@ class _Answers(pulumi.runtime.Mocks):
         name = str(inputs.get("name") or f"{args.name}-{SUFFIX}")
         if args.typ == "gcp:projects/iAMCustomRole:IAMCustomRole":
             name = f"projects/{self._account}/roles/{inputs['roleId']}"
-        said = {
+        outputs = {
             "name": name,
             "arn": self._arn(args.typ, name),
             "email": f"{inputs.get('accountId')}@{self._account}.iam.gserviceaccount.com",
             "latestVersion": 1,
             "selfLink": args.name,
         }
-        return f"{args.name}-id", {**said, **inputs}
+        return f"{args.name}-id", {**outputs, **inputs}
 
     def _arn(self, type_: str, name: str) -> str:
         service, kind = _ARNS.get(type_, (type_.split(":")[1].partition("/")[0], ""))

@@ -13,7 +13,7 @@ from typing import Final
 from gpufleet.toolchain.folders import PULUMI_VERSION, Folders, find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi, has_language_host
 from scripts.setup import actionlint, debian, focus_validator, language_host, pulumi_cli, python_env
-from scripts.setup.running import SetupError, say
+from scripts.setup.running import SetupError, announce
 
 LOCK_LIMIT_S: Final = 1800
 
@@ -28,16 +28,16 @@ def main() -> int:
         with _only_one(folders := find_folders(os.environ)):
             changed = _set_up(folders, for_tests="--tests" in sys.argv[1:])
         if changed:
-            say(f"setup: done in {time.monotonic() - began:.0f} s")
+            announce(f"setup: done in {time.monotonic() - began:.0f} s")
         return 0
     except SetupError as trouble:
-        say(f"\nsetup: {trouble}")
+        announce(f"\nsetup: {trouble}")
         return 1
     except OSError as error:
-        say(f"\nsetup: {error.filename or 'a file'}: {error.strerror or error}. Mend that, then run this again")
+        announce(f"\nsetup: {error.filename or 'a file'}: {error.strerror or error}. Fix it, then run this again")
         return 1
     except KeyboardInterrupt:
-        say("\nsetup: interrupted; what is half done is thrown away, run it again to go on")
+        announce("\nsetup: interrupted; partly installed files are removed. Run it again to continue")
         return 130
 
 
@@ -64,11 +64,11 @@ def _set_up(folders: Folders, *, for_tests: bool) -> bool:
     _check_network_and_disk(folders, needs_uv=needs_uv, fresh=fresh)
     if steps:
         lacking = "one thing is missing and is" if len(steps) == 1 else f"{len(steps)} things are missing and are"
-        say(f"setup: {lacking} installed now, once:")
+        announce(f"setup: {lacking} installed now, once:")
         for what, _ in steps:
-            say(f"  - {what}")
+            announce(f"  - {what}")
     for number, (what, step) in enumerate(steps, 1):
-        say(f"  [{number}/{len(steps)}] {what}")
+        announce(f"  [{number}/{len(steps)}] {what}")
         step()
     python_env.link_uv(folders)
     if not fresh:
@@ -92,7 +92,7 @@ def _optional(install: Callable[[Folders], None], folders: Folders) -> None:
     try:
         install(folders)
     except SetupError as trouble:
-        say(f"setup: {trouble}\nsetup: it goes on without; its test is skipped")
+        announce(f"setup: {trouble}\nsetup: continuing without it; its test is skipped")
 
 
 def _complete_pulumi(folders: Folders) -> bool:
@@ -105,19 +105,19 @@ def _complete_pulumi(folders: Folders) -> bool:
     official = has_language_host(pulumi) and pulumi.with_name("pulumi-language-python-exec").exists()
     if official or language_host.is_current(folders):
         return False
-    say("  - a Python language host for Pulumi (its own is not in the Go module)")
+    announce("  - a Python language host for Pulumi (its own is not in the Go module)")
     language_host.install(folders)
     return True
 
 
 def _check_network_and_disk(folders: Folders, *, needs_uv: bool, fresh: bool) -> None:
     if (needs_uv or fresh) and not python_env.index_answers():
-        say("setup: the package index does not answer; packages that are in a local cache may still do")
+        announce("setup: the package index does not answer; packages that are in a local cache may still do")
     if fresh:
         free = shutil.disk_usage(folders.root).free // 2**20
         if free < python_env.MIB_NEEDED:
             raise SetupError(
-                f"{free} MiB are free for {folders.root}, and .venv needs {python_env.MIB_NEEDED}: make room"
+                f"{free} MiB are free for {folders.root}, and .venv needs {python_env.MIB_NEEDED}: free some space"
             )
 
 
@@ -127,15 +127,15 @@ def _only_one(folders: Folders) -> Generator[None]:
     folders.cache.mkdir(parents=True, exist_ok=True)
     path = folders.cache / ".setup.lock"
     with path.open("a+") as lock:
-        began, said = time.monotonic(), False
+        began, announced = time.monotonic(), False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not said:
-                    say(f"setup: waiting for another setup ({_holder(path)}) that uses {folders.cache}")
-                    said = True
+                if not announced:
+                    announce(f"setup: waiting for another setup ({_holder(path)}) that uses {folders.cache}")
+                    announced = True
                 if time.monotonic() - began > LOCK_LIMIT_S:
                     raise SetupError(f"another setup ({_holder(path)}) held {path} for {LOCK_LIMIT_S} s") from None
                 time.sleep(0.5)

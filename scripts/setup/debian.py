@@ -9,7 +9,7 @@ from typing import Final
 
 from gpufleet.toolchain.folders import Folders
 from gpufleet.toolchain.tools import TOOLS, Tool, find_tool
-from scripts.setup.running import SetupError, output_of, run, say, tail
+from scripts.setup.running import SetupError, announce, output_of, run, tail
 
 LIMIT_S: Final = 600
 SCRIPT: Final = Path(__file__).with_name("debian_packages.sh")
@@ -57,7 +57,7 @@ def install(missing: Missing, folders: Folders) -> None:
         return
     if shutil.which("apt-get") is None:
         raise SetupError(
-            f"{', '.join(missing.packages)} cannot be found, and this is no Debian (there is no apt-get): "
+            f"{', '.join(missing.packages)} cannot be found, and this system is not Debian (apt-get is missing): "
             f"install {' and '.join(_versions())} with your system's packages, then run this again"
         )
     command = ["sh", str(SCRIPT), *missing.packages]
@@ -77,7 +77,7 @@ def install(missing: Missing, folders: Folders) -> None:
             f"{', '.join(still)} is installed, but not in the version needed ({', '.join(_versions())}); "
             f"the end of {log}:\n{tail(log)}"
         )
-    say(f"      installed {', '.join(missing.packages)}; no service was started")
+    announce(f"      installed {', '.join(missing.packages)}; no service was started")
 
 
 def _versions() -> tuple[str, ...]:

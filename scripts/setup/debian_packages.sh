@@ -5,7 +5,7 @@ set -eu
 [ $# -gt 0 ] || set -- prometheus prometheus-alertmanager haproxy
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 
-# While this file says 101, package scripts start nothing. One that is already there is the machine's own rule.
+# While this script exits with 101, package scripts start no service. One that is already there is the machine's own rule.
 policy=/usr/sbin/policy-rc.d
 mark='# gpu-fleet setup: temporary, may be removed'
 forget() { if grep -qsF "$mark" "$policy"; then rm -f "$policy"; fi; }
@@ -20,10 +20,10 @@ fi
 # apt waits for dpkg's lock by itself, but not for the lock of its lists.
 update() {
     tries=0
-    until said=$(apt-get update 2>&1); do
-        case $said in *"Could not get lock"*) ;; *) printf '%s\n' "$said"; return 1 ;; esac
+    until output=$(apt-get update 2>&1); do
+        case $output in *"Could not get lock"*) ;; *) printf '%s\n' "$output"; return 1 ;; esac
         tries=$((tries + 1))
-        [ "$tries" -le 24 ] || { echo "another apt still holds its lock after 2 minutes:"; printf '%s\n' "$said"; return 1; }
+        [ "$tries" -le 24 ] || { echo "another apt still holds its lock after 2 minutes:"; printf '%s\n' "$output"; return 1; }
         echo "waiting for another apt to give its lock back ($((tries * 5)) s of 120 s)"
         sleep 5
     done

@@ -48,5 +48,5 @@ def build(
             (["go", "mod", "verify"], f"verifying the Go modules for {doing}", DOWNLOAD_LIMIT_S),
             (command, doing, limit_s),
         )
-        for words, what, limit in steps:
-            run(words, doing=what, log=log, limit_s=limit, environment=environment, cwd=work)
+        for arguments, what, limit in steps:
+            run(arguments, doing=what, log=log, limit_s=limit, environment=environment, cwd=work)

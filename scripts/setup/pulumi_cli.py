@@ -18,7 +18,7 @@ from typing import Final
 from gpufleet.toolchain.folders import PULUMI_VERSION, Folders
 from gpufleet.toolchain.pulumi_cli import has_required_version
 from scripts.setup import go_build
-from scripts.setup.running import SetupError, answers, output_of, say
+from scripts.setup.running import SetupError, announce, answers, output_of
 
 MODULE: Final = "github.com/pulumi/pulumi"
 HASHES: Final = Path(__file__).with_name("pulumi_releases.txt")
@@ -31,7 +31,7 @@ BUILD_LIMIT_S: Final = 1500
 GIB_NEEDED: Final = 5
 """Modules, build cache and binary: 3 GB measured, plus space for the linker."""
 REMEDY: Final = (
-    f"the Pulumi CLI {PULUMI_VERSION} is needed and cannot be had here. Do one of these, then run make again:\n"
+    f"the Pulumi CLI {PULUMI_VERSION} is required and could not be installed. Do one of these, then run make again:\n"
     f"  - put `pulumi` {PULUMI_VERSION} on PATH (https://www.pulumi.com/docs/install/versions/); first compare its\n"
     f"    archive with pulumi-{PULUMI_VERSION}-checksums.txt of {RELEASES}/tag/v{PULUMI_VERSION}, or\n"
     "  - install Go 1.25.11 or newer (https://go.dev/dl) with a way to a Go module proxy, or\n"
@@ -97,7 +97,7 @@ def install(way: Way, folders: Folders) -> None:
         else:
             _build(half, folders)
         if not has_required_version(half / "bin" / "pulumi"):
-            raise SetupError(f"what was installed does not say `v{PULUMI_VERSION}` to `pulumi version`: {REMEDY}")
+            raise SetupError(f"the installed CLI does not print `v{PULUMI_VERSION}` for `pulumi version`: {REMEDY}")
         (folders.pulumi_folder / "bin").mkdir(parents=True, exist_ok=True)
         for file in sorted((half / "bin").iterdir(), key=lambda f: f.name == "pulumi"):  # `pulumi` itself last
             file.replace(folders.pulumi_folder / "bin" / file.name)
@@ -112,7 +112,7 @@ def download(release: Release, into: Path) -> None:
         found = _fetch(release.url, archive)
         if found != release.sha256:
             raise SetupError(
-                f"{release.url} has SHA-256 {found}, and {HASHES.name} says {release.sha256}, so it was not unpacked."
+                f"{release.url} has SHA-256 {found}, but {HASHES.name} has {release.sha256}, so it was not unpacked."
                 f" Find out who answers for that address here (HTTPS_PROXY). By hand: {REMEDY}"
             )
         with tarfile.open(archive) as packed:
@@ -145,7 +145,7 @@ def _build(into: Path, folders: Folders) -> None:
         free = shutil.disk_usage(folder).free / 2**30
         if free < GIB_NEEDED:
             raise SetupError(
-                f"{free:.1f} GiB are free for {folder}, and building Pulumi needs {GIB_NEEDED}: make room"
+                f"{free:.1f} GiB are free for {folder}, and building Pulumi needs {GIB_NEEDED}: free some space"
             )
     (into / "bin").mkdir()
     go_build.build(
@@ -185,9 +185,9 @@ def link(pulumi: Path, folders: Folders) -> None:
 
     Prints a message if setup did not install, and so did not verify, the CLI.
     """
-    beside = folders.python.with_name("pulumi")
-    if not beside.is_symlink() or beside.readlink() != pulumi:
+    own_link = folders.python.with_name("pulumi")
+    if not own_link.is_symlink() or own_link.readlink() != pulumi:
         if not pulumi.is_relative_to(folders.pulumi_folder.resolve()):
-            say(f"setup: uses {pulumi}: it says v{PULUMI_VERSION}; who installed it has verified it, or nobody has")
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(pulumi)
+            announce(f"setup: uses {pulumi} (v{PULUMI_VERSION}); setup did not install it and has not verified it")
+        own_link.unlink(missing_ok=True)
+        own_link.symlink_to(pulumi)

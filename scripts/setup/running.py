@@ -19,7 +19,7 @@ class SetupError(Exception):
     """Setup cannot continue. The message contains the error and the remedy."""
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     """Print one line to the terminal."""
     print(text, file=sys.stderr, flush=True)
 
@@ -69,7 +69,7 @@ def _wait(process: subprocess.Popen[bytes], doing: str, limit_s: float, log: Pat
                 raise SetupError(f"{doing} took longer than {limit_s:.0f} s and was ended") from None
             # the last line shows whether the command waits for a lock or makes progress
             last = tail(log, 1).strip()[:100]
-            say(f"      … still {doing} ({passed:.0f} s){f': {last}' if last else ''}")
+            announce(f"      … still {doing} ({passed:.0f} s){f': {last}' if last else ''}")
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

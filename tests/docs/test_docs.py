@@ -77,10 +77,10 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_every_number_in_the_limits_is_a_benchmark_result() -> None:
     """Each bold number in the table of measurements is in a cell of the benchmarks page."""
     measured = (DOCS / "limits.md").read_text().partition("## Measured")[2].partition("\n## ")[0]
-    said = re.findall(r"\*\*(.+?)\*\*", measured)
+    numbers = re.findall(r"\*\*(.+?)\*\*", measured)
     cells = {cell.strip() for line in (DOCS / "benchmarks.md").read_text().splitlines() for cell in line.split("|")}
-    assert len(said) > 10
-    left = [number for number in said if number not in cells]
+    assert len(numbers) > 10
+    left = [number for number in numbers if number not in cells]
     assert left == [], "measured again: write docs/benchmarks.md's numbers into docs/limits.md"
 
 

@@ -29,11 +29,11 @@ def lines_of(page: str) -> list[str]:
     return sorted({found[0].strip() for line in typed + inline for found in LINE.finditer(line)})
 
 
-SAID = [(page, line) for page in PAGES for line in lines_of(page)]
+COMMAND_LINES = [(page, line) for page in PAGES for line in lines_of(page)]
 
 
 def test_pages_name_commands() -> None:
-    assert len([line for page, line in SAID if page == "README.md"]) > 15
+    assert len([line for page, line in COMMAND_LINES if page == "README.md"]) > 15
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,19 @@ def tree() -> Any:
     return get_command(build())
 
 
-@pytest.mark.parametrize(("page", "line"), SAID, ids=[f"{page}: {line}" for page, line in SAID])
+@pytest.mark.parametrize(("page", "line"), COMMAND_LINES, ids=[f"{page}: {line}" for page, line in COMMAND_LINES])
 def test_command_of_a_page_exists(tree: Any, page: str, line: str) -> None:
-    command, words = tree, shlex.split(line)[1:]
+    command, arguments = tree, shlex.split(line)[1:]
     # typer uses its own copy of click, so groups are identified by their attributes
-    while words and hasattr(command, "commands") and not words[0].startswith("-"):
-        name = words.pop(0)
+    while arguments and hasattr(command, "commands") and not arguments[0].startswith("-"):
+        name = arguments.pop(0)
         assert name in command.commands, f"{page} names `{line}`; there is no {name!r}"
         command = command.commands[name]
     if hasattr(command, "commands"):
-        assert set(words) <= {"--help"}, f"{page} names `{line}`, a group"
+        assert set(arguments) <= {"--help"}, f"{page} names `{line}`, a group"
         return
     # brackets enclose optional arguments; a command inside a sentence may omit required ones
-    given = [bare for word in words if (bare := word.strip("[]")) and bare != "--help"]
+    given = [bare for word in arguments if (bare := word.strip("[]")) and bare != "--help"]
     _, left, _ = command.make_parser(command.context_class(command)).parse_args(given)
     assert left == [], f"{page} names `{line}`, which has no place for {left}"
 
@@ -72,7 +72,7 @@ def test_shell_code_of_a_page_parses(page: str) -> None:
 def test_make_target_of_a_page_exists(page: str) -> None:
     text = (ROOT / page).read_text()
     typed = [*SHELL.findall(text), *re.findall(r"`(make [^`\n]+)`", text)]
-    named = {name for words in typed for name in re.findall(r"^make ([a-z][a-z-]*)", words, re.MULTILINE)}
+    named = {name for block in typed for name in re.findall(r"^make ([a-z][a-z-]*)", block, re.MULTILINE)}
     targets = set(re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named <= {name for line in targets for name in line.split()}
 

@@ -92,15 +92,15 @@ def _a_throttled_cloud_ends_nothing(fleet: Fleet) -> None:
     fault = {"service": "ec2", "operation": "*", "code": "RequestLimitExceeded", "status": 503, "times": 100_000}
     fleet.cloud.control("api-fault", fault)
     done = fleet.called(*APPLY)
-    mend(fleet)
+    clear_fault(fleet)
     assert done.returncode == 1, done.stdout
     assert "RequestLimitExceeded" in done.stdout + done.stderr
     assert _is_whole(fleet)
     assert not any(status(one["PrivateIpAddress"])["draining"] for one in _instances(fleet).values())
-    wait_for("the end that it kept off", lambda: Reason.STILL_IDLE in _dry(fleet).values(), 300)
+    wait_for("the decision that it blocked", lambda: Reason.STILL_IDLE in _dry(fleet).values(), 300)
 
 
-def mend(fleet: Fleet) -> None:
+def clear_fault(fleet: Fleet) -> None:
     """Clear the API fault."""
     httpx.request(
         "DELETE", f"{fleet.cloud.url}/_localcloud/api-fault", json={}, headers=BEARER, timeout=60
@@ -122,7 +122,7 @@ def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:
     until = tags.write_time(datetime.now(UTC) + timedelta(hours=4))
     ec2 = fleet.cloud.client("ec2")
     ec2.create_tags(Resources=[kept], Tags=[{"Key": tags.KEEP_UNTIL, "Value": until}])
-    mend(fleet)
+    clear_fault(fleet)
     for _ in range(2):
         _, answer = fleet.run(*APPLY)
         assert fleet.reasons(answer)[kept] == Reason.KEPT_BY_PEOPLE
@@ -134,6 +134,6 @@ def _kept_between_the_last_look_and_the_end(fleet: Fleet) -> None:
         _, answer = fleet.run(*APPLY)
         return (kept, "done") in {(o["resource"], o["kind"]) for o in answer["outcomes"] if o["action"] == "end"}
 
-    wait_for("its end when nobody keeps it", ended, 300)
-    wait_for("it is gone", lambda: fleet.cloud.is_gone(kept), 120)
+    wait_for("its end without a keep tag", ended, 300)
+    wait_for("its termination", lambda: fleet.cloud.is_terminated(kept), 120)
     assert sum(fleet.cloud.desired().values()) == 1, "the pool's floor keeps the other one"

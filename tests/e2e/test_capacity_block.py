@@ -137,7 +137,9 @@ def test_block_is_used_until_its_instances_are_replaced_and_drained_in_time(flee
 
     def left() -> bool:
         fleet.spot_pass()
-        return fleet.cloud.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_gone(member["InstanceId"])
+        return fleet.cloud.desired() == {"chat-block": 0, "chat-od": 1} and fleet.cloud.is_terminated(
+            member["InstanceId"]
+        )
 
     wait_for("the block left, drained", left, 300)
     found = fleet.cloud.client("ec2").describe_instances(InstanceIds=[member["InstanceId"]])

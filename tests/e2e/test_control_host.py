@@ -22,7 +22,7 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.log_fields import EVENTS, FIELDS
 from gpufleet.settings.document import FleetDocument
 from hosts.control.paths import Places, User
-from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, Machine, OnAws, OnGoogle, World
+from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, ControlHosts, Machine, OnAws, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
 from tests.fixtures.networks import free_network
 
@@ -49,13 +49,13 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud
 
 
 @pytest.fixture(params=list(Cloud), scope="module")
-def world(request: pytest.FixtureRequest, emulated: EmbeddedCloud) -> World:
+def hosts(request: pytest.FixtureRequest, emulated: EmbeddedCloud) -> ControlHosts:
     if request.param is Cloud.GCP:
         google = OnGoogle(url=f"http://{NETWORK}.0.4:4567", network=NETWORK)
         google.set_up()
-        return World(ground=google, folder=emulated.folder)
+        return ControlHosts(ground=google, folder=emulated.folder)
     emulated.client("ssm").put_parameter(Name=SLACK, Value=SLACK_VALUE, Type="SecureString")
-    return World(ground=OnAws(emulated=emulated, subnet=emulated.subnet()), folder=emulated.folder)
+    return ControlHosts(ground=OnAws(emulated=emulated, subnet=emulated.subnet()), folder=emulated.folder)
 
 
 def _brakes(machine: Machine, fleet: FleetDocument) -> list[str]:
@@ -78,38 +78,38 @@ def _set_brake(machine: Machine, fleet: FleetDocument, reason: str) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_a_control_host_is_upgraded_replaced_and_brought_back(world: World) -> None:
+def test_a_control_host_is_upgraded_replaced_and_brought_back(hosts: ControlHosts) -> None:
     """All services are real: Prometheus, Alertmanager, the router, the daemon and the console."""
-    name, volume = world.ground.cloud, world.ground.make_volume()
-    one = world.put_bundle(f"one-{name}")
-    two = world.put_bundle(f"two-{name}", more="\n# another release\n")
-    machine = world.boot(one, volume)
-    fleet = world.describe(machine)
+    name, volume = hosts.ground.cloud, hosts.ground.make_volume()
+    one = hosts.put_bundle(f"one-{name}")
+    two = hosts.put_bundle(f"two-{name}", more="\n# another release\n")
+    machine = hosts.boot(one, volume)
+    fleet = hosts.describe(machine)
     machine.wait_until_well()
     assert one in machine.run("upgrade")
-    _slack_s_token_is_in_memory_alone(machine)
+    _slack_token_is_only_in_memory(machine)
     _services_write_documented_lines(machine)
-    kept = _Kept.made_on(machine, fleet, world.ground.address(machine.id))
-    machine.run("ledger", "backup", "--fleet", world.fleet_url)
+    kept = _Kept.made_on(machine, fleet, hosts.ground.address(machine.id))
+    machine.run("ledger", "backup", "--fleet", hosts.fleet_url)
     if name is Cloud.AWS:
         # a change of releases does not depend on the cloud
-        _change_releases(machine, one, two, world.put_bundle("broken", more=BROKEN))
-        kept.are_on(machine, fleet, world.ground.address(machine.id))
+        _change_releases(machine, one, two, hosts.put_bundle("broken", more=BROKEN))
+        kept.are_on(machine, fleet, hosts.ground.address(machine.id))
 
-    world.ground.end(machine.id)
+    hosts.ground.end(machine.id)
     assert not machine.places.ledger.exists(), "a machine that ended has no volume"
-    heir = world.boot(two, volume)
-    fleet = world.describe(heir)
-    heir.wait_until_well()
-    kept.are_on(heir, fleet, world.ground.address(heir.id))
-    assert _release_of_the_daemon(heir) == one, "the volume knows what was chosen; the boot data named another"
+    successor = hosts.boot(two, volume)
+    fleet = hosts.describe(successor)
+    successor.wait_until_well()
+    kept.are_on(successor, fleet, hosts.ground.address(successor.id))
+    assert _release_of_the_daemon(successor) == one, "the volume knows what was chosen; the boot data named another"
 
-    world.ground.end(heir.id)
-    stranger = world.boot(one)
-    fleet = world.describe(stranger)
-    stranger.wait_until_well()
-    assert _brakes(stranger, fleet) == [kept.brake], "without the volume, by the backup"
-    assert "the ledger is sound" in stranger.run("ledger", "verify", "--fleet", world.fleet_url)
+    hosts.ground.end(successor.id)
+    restored = hosts.boot(one)
+    fleet = hosts.describe(restored)
+    restored.wait_until_well()
+    assert _brakes(restored, fleet) == [kept.brake], "without the volume, by the backup"
+    assert "the ledger is sound" in restored.run("ledger", "verify", "--fleet", hosts.fleet_url)
 
 
 def _services_write_documented_lines(machine: Machine) -> None:
@@ -125,9 +125,9 @@ def _services_write_documented_lines(machine: Machine) -> None:
 
 def _change_releases(machine: Machine, one: str, two: str, broken: str) -> None:
     """Upgrade from one to two and roll back. Before that, try a release whose console does not start."""
-    said = machine.run("upgrade", "--to", broken, "--within", "15s", "--apply", code=1)
-    assert "was rolled back" in said
-    assert "gpufleet-console" in said
+    output = machine.run("upgrade", "--to", broken, "--within", "15s", "--apply", code=1)
+    assert "was rolled back" in output
+    assert "gpufleet-console" in output
     assert _release_of_the_daemon(machine) == one
     machine.run("upgrade", "--to", two, "--apply")
     assert _release_of_the_daemon(machine) == two
@@ -193,7 +193,7 @@ def _release_of_the_daemon(machine: Machine) -> str:
     return found[1]
 
 
-def _slack_s_token_is_in_memory_alone(machine: Machine) -> None:
+def _slack_token_is_only_in_memory(machine: Machine) -> None:
     """Only the units of the watchdogs have the token. No other file of the machine contains it."""
     places = machine.places
     secrets = places.secrets(User.WATCH)
@@ -215,9 +215,9 @@ def _daemon_of(places: Places) -> Path:
 
 def _is_daemon_of(process: Path, places: Places) -> bool:
     try:
-        words = (process / "cmdline").read_bytes()
+        command = (process / "cmdline").read_bytes()
         return (
-            b"\0watch\0run\0" in words
+            b"\0watch\0run\0" in command
             and f"GPUFLEET_ROOT={places.root}".encode() in (process / "environ").read_bytes()
         )
     except OSError:

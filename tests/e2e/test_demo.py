@@ -74,18 +74,18 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     control = "machine" if request.param == "aws" else "processes"
     with demo("--cloud", request.param, "--control", control, "--summary", str(summary)) as process:
         try:
-            said, _ = process.communicate(timeout=LIMIT_S)
+            output, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=180)
-            pytest.fail(f"the demo took longer than {LIMIT_S} s:\n{said[-4000:]}")
+            output, _ = process.communicate(timeout=180)
+            pytest.fail(f"the demo took longer than {LIMIT_S} s:\n{output[-4000:]}")
     if left():
         end()
-        pytest.fail(f"the demo left processes behind:\n{said[-4000:]}")
-    assert process.returncode == 0, said[-6000:]
+        pytest.fail(f"the demo left processes behind:\n{output[-4000:]}")
+    assert process.returncode == 0, output[-6000:]
     assert work_tree() == before
     facts: dict[str, Any] = json.loads(summary.read_text())
-    return facts | {"said": said, "cloud": request.param}
+    return facts | {"output": output, "cloud": request.param}
 
 
 def test_pools_start_as_declared(story: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def test_idle_instance_is_terminated_and_the_one_without_metrics_is_kept(story: 
 
 
 def test_no_instance_is_terminated_twice(story: dict[str, Any]) -> None:
-    ended = re.findall(r"^ *end (\S+): done", story["said"], re.MULTILINE)
+    ended = re.findall(r"^ *end (\S+): done", story["output"], re.MULTILINE)
     assert len(ended) >= 2, "the stand-in of spot and the idle one"
     assert sorted(set(ended)) == sorted(ended)
 
@@ -168,34 +168,34 @@ def test_dashboards_show_the_data_of_a_short_run(story: dict[str, Any]) -> None:
     assert len(story["empty_queries"]) <= 5
     assert [query for query in story["empty_queries"] if "gpufleet_spend_" not in query] == []
     drawn = story["dashboard_queries"] - len(story["empty_queries"])
-    assert f"{drawn} of {story['dashboard_queries']} queries find data" in story["said"]
+    assert f"{drawn} of {story['dashboard_queries']} queries find data" in story["output"]
 
 
 def test_no_secret_is_written_to_a_file(story: dict[str, Any]) -> None:
     assert story["secret_found_in"] == []
-    assert "AKIAREAL" not in story["said"]
+    assert "AKIAREAL" not in story["output"]
 
 
 def test_no_process_listener_or_mount_is_left(story: dict[str, Any]) -> None:
     assert story["instances_after_destroy"] == 0
-    gone = story["left"]
-    assert (gone["processes_left"], gone["listeners_left"], gone["mounts_left"]) == (0, 0, 0)
+    left_over = story["left"]
+    assert (left_over["processes_left"], left_over["listeners_left"], left_over["mounts_left"]) == (0, 0, 0)
     assert not sockets.find_listeners_in("127.16.0.0/16")
 
 
-def read_until(process: subprocess.Popen[str], words: str) -> str:
+def read_until(process: subprocess.Popen[str], text: str) -> str:
     """The output of the demo up to the line with `words`."""
-    said = ""
+    output = ""
     assert process.stdout is not None
     for line in process.stdout:
-        said += line
-        if words in line:
-            return said
-    pytest.fail(f"the demo never said {words!r}:\n{said[-3000:]}")
+        output += line
+        if text in line:
+            return output
+    pytest.fail(f"the demo never printed {text!r}:\n{output[-3000:]}")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "text",
     [
         pytest.param("$ gpufleet local up", id="while the cloud starts"),
         pytest.param("$ gpufleet local status", id="while a command starts"),
@@ -204,14 +204,14 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     ],
 )
 @pytest.mark.usefixtures("ended")
-def test_ctrl_c_leaves_no_process(words: str) -> None:
+def test_ctrl_c_leaves_no_process(text: str) -> None:
     with demo() as process:
-        read_until(process, words)
+        read_until(process, text)
         time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=300)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert left() == []
 
 

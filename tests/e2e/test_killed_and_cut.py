@@ -52,8 +52,8 @@ def test_idle_instance_is_terminated_once_when_daemons_are_killed(fleet: Fleet) 
     _half_an_answer_ends_nothing(fleet)
     _killed_at_random_moments(fleet)
     assert sorted(_rows(fleet, "select resource from outcomes where action = 'end' and kind = 'done'")) == members
-    assert sorted(_told(fleet, "ended:")) == members, "each end is told once"
-    assert sorted(set(_told(fleet, "marked:"))) == members
+    assert sorted(_notified(fleet, "ended:")) == members, "each end is notified once"
+    assert sorted(set(_notified(fleet, "marked:"))) == members
     assert _rows(fleet, "select value from target_moves order by version") == [2, 1, 0]
     assert not _rows(fleet, "select resource from intents"), "nothing is left begun"
     assert _ends(fleet) == 2 and not sum(fleet.cloud.desired().values())
@@ -97,7 +97,7 @@ def _killed_at_random_moments(fleet: Fleet) -> None:
         # a call in progress when the daemon died still completes
         wait_for("as many as were not ended", lambda: len(_members(fleet)) >= 2 - _ends(fleet))
     with _daemon(fleet):
-        wait_for("both ended", lambda: not _members(fleet) and len(_told(fleet, "ended:")) == 2, 300)
+        wait_for("both ended", lambda: not _members(fleet) and len(_notified(fleet, "ended:")) == 2, 300)
         wait_for("the ledger's last word", lambda: not _rows(fleet, "select resource from intents"), 60)
 
 
@@ -105,10 +105,10 @@ def _killed_at_random_moments(fleet: Fleet) -> None:
 def _daemon(fleet: Fleet) -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that checks for idle instances each second. Gives it when its port responds."""
     address = free_address()
-    words = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", "{}:{}".format(*address))
+    arguments = ("watch", "run", "--apply", "--every", "idle=1s", "--listen", "{}:{}".format(*address))
     with (fleet.folder / "daemon.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *words],
+            [sys.executable, "-m", "cli.main", *arguments],
             cwd=CLONE,
             env=fleet.cloud.environment(),
             stdout=log,
@@ -145,7 +145,7 @@ def _ends(fleet: Fleet) -> int:
     return sum(call["count"] for call in made)
 
 
-def _told(fleet: Fleet, what: str) -> list[str]:
+def _notified(fleet: Fleet, what: str) -> list[str]:
     """The instances named in messages of a kind, in the order of the messages."""
     keys = _rows(fleet, "select key from outbox order by id")
     return [key.partition(what)[2].partition(":")[0] for key in keys if what in key]

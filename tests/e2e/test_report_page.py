@@ -21,7 +21,7 @@ addEventListener('load', () => {
   const root = document.documentElement;
   const loaded = performance.getEntriesByType('resource').map(one => one.name);
   document.title = JSON.stringify({
-    width: root.scrollWidth, room: root.clientWidth, inner: innerWidth, loaded, errors: window.failed || [],
+    width: root.scrollWidth, available: root.clientWidth, inner: innerWidth, loaded, errors: window.failed || [],
     page: getComputedStyle(document.body).backgroundColor, text: getComputedStyle(document.body).color,
     pictures: [...document.querySelectorAll('svg')].filter(one => one.getBoundingClientRect().width > 0).length,
   });
@@ -61,8 +61,18 @@ def test_report_page_fits_a_phone_loads_nothing_and_has_dark_and_light_colours(t
     fill(engine)
     engine.dispose()
     page = tmp_path / "cost.html"
-    words = ["report", "cost", "--fleet", str(document(tmp_path)), *WINDOW, "--format", "html", "--out", str(page)]
-    assert CliRunner().invoke(build("report"), words).exit_code == 0
+    arguments = [
+        "report",
+        "cost",
+        "--fleet",
+        str(document(tmp_path)),
+        *WINDOW,
+        "--format",
+        "html",
+        "--out",
+        str(page),
+    ]
+    assert CliRunner().invoke(build("report"), arguments).exit_code == 0
     for scheme, colours in (
         ("light", ("rgb(255, 255, 255)", "rgb(28, 32, 36)")),
         ("dark", ("rgb(17, 18, 20)", "rgb(237, 238, 240)")),
@@ -70,7 +80,7 @@ def test_report_page_fits_a_phone_loads_nothing_and_has_dark_and_light_colours(t
         for width in (375, 1100):
             found = in_browser(page, width, scheme)
             assert found["inner"] == width
-            assert found["width"] == found["room"], "something is wider than the page"
+            assert found["width"] == found["available"], "something is wider than the page"
             assert (found["loaded"], found["errors"]) == ([], [])
             assert (found["page"], found["text"]) == colours
             assert found["pictures"] == 4

@@ -33,18 +33,18 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield made
 
 
-def test_the_market_and_the_idle(fleet: Fleet) -> None:
+def test_spot_loss_and_idle_instances(fleet: Fleet) -> None:
     """One scenario, because each part leaves the fleet in the state that the next one needs."""
     _dry_run_then_quiet(fleet)
     _no_spot_then_back(fleet)
-    _silenced_is_kept_and_the_other_goes(fleet)
-    for words in (("scale",), ("scale", "--apply"), ("cost",)):
-        code, answer = fleet.run("watch", *words)
+    _silenced_is_kept_and_idle_is_terminated(fleet)
+    for arguments in (("scale",), ("scale", "--apply"), ("cost",)):
+        code, answer = fleet.run("watch", *arguments)
         assert code in (0, 3), answer
-    _nobody_called_more_than_its_role_allows(fleet)
+    _calls_stay_within_role_permissions(fleet)
 
 
-def _nobody_called_more_than_its_role_allows(fleet: Fleet) -> None:
+def _calls_stay_within_role_permissions(fleet: Fleet) -> None:
     made: dict[str, set[str]] = {"control": set(), "instances": set()}
     for call in fleet.cloud.control("calls"):
         side = {CONTROL: "control", "gpu-instance": "instances"}.get(call["principal"].split("/")[0])
@@ -98,7 +98,7 @@ def _no_spot_then_back(fleet: Fleet) -> None:
     assert fleet.cloud.desired()["batch-od"] == 1, answer
 
     # until its termination it counts in the size of its group, in addition to its replacement
-    wait_for("the preempted one gone", lambda: fleet.cloud.is_gone(taken), 120)
+    wait_for("the end of the preempted instance", lambda: fleet.cloud.is_terminated(taken), 120)
     # a group that detects the loss during a pass launches a replacement itself, in addition to the one that the
     # pass requests
     wait_for("its group to notice", lambda: taken not in _listed(fleet), 120)
@@ -129,7 +129,7 @@ def _draining(fleet: Fleet) -> list[str]:
     return [one["InstanceId"] for one in members if status(one["PrivateIpAddress"])["draining"]]
 
 
-def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
+def _silenced_is_kept_and_idle_is_terminated(fleet: Fleet) -> None:
     members = [one for name, *_ in GROUPS for one in fleet.cloud.members(name)]
     silenced, idle = members[0]["InstanceId"], members[1]["InstanceId"]
     fleet.cloud.control("fault", {"pool": "batch", "instance": silenced, "what": "exporter"})
@@ -151,16 +151,16 @@ def _silenced_is_kept_and_the_other_goes(fleet: Fleet) -> None:
     _host_dies_while_it_drains(fleet, members[1]["PrivateIpAddress"])
     answer = wait_for("the idle one ended by another host", ended, 300)
     assert _calls(fleet, "TerminateInstanceInAutoScalingGroup") == ends + 1
-    told = _told_about(fleet, idle)
-    assert len(told) == len(set(told)) == 2, told
+    messages = _messages_about(fleet, idle)
+    assert len(messages) == len(set(messages)) == 2, messages
     assert [(o["resource"], o["kind"]) for o in answer["outcomes"]] == [(idle, "done")], answer
     assert fleet.reasons(answer)[silenced] == Reason.METRICS_MISSING
     assert sum(fleet.cloud.desired().values()) == 1
-    wait_for("the idle one gone", lambda: fleet.cloud.is_gone(idle), 120)
+    wait_for("the end of the idle instance", lambda: fleet.cloud.is_terminated(idle), 120)
     _, targets = fleet.run("target")
     assert [(row["pool"], row["target"]) for row in targets] == [("batch", 1)]
-    _, said = fleet.run("watch", "why", idle)
-    assert [row["outcome"] for row in said if row["outcome"]][-2:] == ["done", "done"]
+    _, decisions = fleet.run("watch", "why", idle)
+    assert [row["outcome"] for row in decisions if row["outcome"]][-2:] == ["done", "done"]
     code, answer = fleet.run("watch", "spot", "--apply")
     assert code == 0 and sum(fleet.cloud.desired().values()) == 1, answer
 
@@ -200,7 +200,7 @@ def _calls(fleet: Fleet, operation: str) -> int:
     return sum(call["count"] for call in made)
 
 
-def _told_about(fleet: Fleet, instance: str) -> list[str]:
+def _messages_about(fleet: Fleet, instance: str) -> list[str]:
     """Messages that name an instance, in the restored ledger."""
     with closing(sqlite3.connect(fleet.folder / "another.db")) as ledger:
         rows = ledger.execute("select text, detail from outbox order by id")

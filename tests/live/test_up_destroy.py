@@ -4,7 +4,7 @@ GPUFLEET_LIVE=aws-dev GPUFLEET_LIVE_USD_PER_MONTH=200 pytest tests/live
 
 uses `stacks/config/Pulumi.aws-dev.yaml` as you have filled it in, but starts no GPU: every pool's target is 0, its
 maximum 1. The cost is printed first; without GPUFLEET_LIVE_USD_PER_MONTH, or above it, nothing is made. The state
-lies in `.local/live/<stack>` and stays there until the destroy has gone through, so that nothing is ever forgotten.
+is stored in `.local/live/<stack>` until the destroy has succeeded, so that no resource is forgotten.
 """
 
 import json

@@ -57,7 +57,7 @@ def record(name: str, *events: dict[str, str], **more: Any) -> dict[str, Any]:
         pytest.param(record("Zope_Interface", {"introduced": "0"}), True, id="another way to write its name"),
         pytest.param(record("gpu-fleet", {"introduced": "0"}), False, id="our own name"),
         pytest.param(record("jinja2", versions=["3.1.2"], withdrawn="2026-01-01T00:00:00Z"), False, id="withdrawn"),
-        pytest.param(record("jinja2", {"introduced": "0"}, {"fixed": "a8f3e"}), True, id="a fix that is no version"),
+        pytest.param(record("jinja2", {"introduced": "0"}, {"fixed": "a8f3e"}), True, id="a fix without a version"),
     ],
 )  # fmt: skip
 def test_a_version_is_matched_by_lists_and_ranges(known: dict[str, Any], bad: bool) -> None:

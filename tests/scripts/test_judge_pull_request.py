@@ -41,7 +41,7 @@ class Folders:
         def check(plan: Path, settings: Path) -> tuple[int, str]:
             assert plan.is_file() and settings.is_file()
             self.asked.append(plan.stem)
-            return self.code, "what the rules say"
+            return self.code, "the messages of the rules"
 
         verdicts = judge(self.plans, self.checkout, self.base, check, lambda plan, settings: (0, "cost"))
         return {verdict.stack: verdict for verdict in verdicts}
@@ -185,8 +185,8 @@ def test_a_folder_of_settings_that_is_a_link_is_refused(folders: Folders, part: 
 
 
 def test_exceptions_that_differ_from_the_base_branch_are_shown(folders: Folders) -> None:
-    kept, new, gone = EXCEPTION, {**EXCEPTION, "resource": "b"}, {**EXCEPTION, "resource": "c"}
-    folders.settings(folders.base, "aws-dev", policies={"exceptions": [kept, gone]})
+    kept, new, removed = EXCEPTION, {**EXCEPTION, "resource": "b"}, {**EXCEPTION, "resource": "c"}
+    folders.settings(folders.base, "aws-dev", policies={"exceptions": [kept, removed]})
     folders.settings(folders.checkout, "aws-dev", policies={"exceptions": [kept, new]})
     folders.plan("aws-dev", policies={"exceptions": [kept, new]})
     verdict = folders.judge()["aws-dev"]

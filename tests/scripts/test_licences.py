@@ -28,7 +28,7 @@ def metadata(*fields: tuple[str, str]) -> Message:
             id="the expression before classifiers",
         ),
         pytest.param([("License", "Apache-2.0")], "Apache-2.0", id="a field that is SPDX"),
-        pytest.param([("License", "BSD")], "", id="a field that is no SPDX"),
+        pytest.param([("License", "BSD")], "", id="a field that is not SPDX"),
         pytest.param([("License", "Copyright\nall the text of a licence")], "", id="a field that is a whole text"),
         pytest.param([("Classifier", "License :: OSI Approved :: MIT License")], "MIT", id="classifier"),
         pytest.param(
@@ -37,7 +37,7 @@ def metadata(*fields: tuple[str, str]) -> Message:
                 ("Classifier", "License :: OSI Approved :: Apache Software License"),
             ],
             "MIT AND Apache-2.0",
-            id="two classifiers do not say that one may choose",
+            id="two classifiers are not a choice",
         ),
         pytest.param([("Classifier", "License :: Other/Proprietary License")], "", id="a classifier of no licence"),
         pytest.param(
@@ -67,7 +67,7 @@ def test_one_side_of_or_and_both_of_and_must_be_allowed(expression: str, allowed
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "words"),
+    ("name", "found", "message"),
     [
         pytest.param("good", {"good": "MIT"}, None, id="allowed"),
         pytest.param("silent", {"silent": ""}, None, id="declared"),
@@ -77,14 +77,14 @@ def test_one_side_of_or_and_both_of_and_must_be_allowed(expression: str, allowed
         ),
         pytest.param("other", {"other": "LGPL-3.0-only"}, "is not allowed", id="the exception of another package"),
         pytest.param("quiet", {"quiet": ""}, "quiet 1.0: unknown licence (metadata name no licence)", id="unknown"),
-        pytest.param("gone", {}, "gone 1.0: unknown licence (it is not installed here)", id="not installed"),
+        pytest.param("absent", {}, "absent 1.0: unknown licence (it is not installed here)", id="not installed"),
     ],
 )
-def test_each_finding_names_package_licence_and_remedy(name: str, found: dict[str, str], words: str | None) -> None:
+def test_each_finding_names_package_licence_and_remedy(name: str, found: dict[str, str], message: str | None) -> None:
     packages = {name: "1.0", "lib": "1.0", "silent": "1.0"}
     lines = findings(packages, {"lib": "LGPL-3.0-only", **found}, LIST)
-    assert len(lines) == (0 if words is None else 1)
-    assert words is None or words in lines[0]
+    assert len(lines) == (0 if message is None else 1)
+    assert message is None or message in lines[0]
 
 
 def test_an_entry_for_a_package_that_is_not_locked_is_reported() -> None:

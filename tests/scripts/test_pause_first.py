@@ -21,19 +21,21 @@ from tests.fixtures.watchdogs.plain import START, document
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     code: int
-    said: str
+    output: str
 
 
 def paused(folder: Path, stack_output: str, stack: str = "aws-dev", *more: str) -> Answer:
     """Run the script with a fake `pulumi` that returns only this output."""
-    stand_in = folder / "bin" / "pulumi"
-    stand_in.parent.mkdir()
-    stand_in.write_text(f"#!/bin/sh\n{stack_output}\n")
-    stand_in.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{stand_in.parent}:{os.environ['PATH']}"}
-    words = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev", *more]
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
-    return Answer(code=done.returncode, said=done.stdout + done.stderr)
+    fake_pulumi = folder / "bin" / "pulumi"
+    fake_pulumi.parent.mkdir()
+    fake_pulumi.write_text(f"#!/bin/sh\n{stack_output}\n")
+    fake_pulumi.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{fake_pulumi.parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev", *more]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    return Answer(code=done.returncode, output=done.stdout + done.stderr)
 
 
 def written(folder: Path, ledger: str) -> Path:
@@ -46,7 +48,7 @@ def test_all_watchdogs_are_paused_with_a_reason_and_an_expiry(tmp_path: Path) ->
     url = f"sqlite:///{tmp_path}/ledger.db"
     open_ledger(url).dispose()
     done = paused(tmp_path, f"echo {written(tmp_path, url)}")
-    assert done.code == 0, done.said
+    assert done.code == 0, done.output
     (brake,) = operations.brakes(open_ledger(url), ledger_name(document()), START)
     assert (brake.kind, brake.scope, brake.reason) == ("pause", "all", "pulumi destroy of aws-dev")
     assert brake.until is not None
@@ -55,20 +57,20 @@ def test_all_watchdogs_are_paused_with_a_reason_and_an_expiry(tmp_path: Path) ->
 def test_an_unreachable_ledger_stops_the_command(tmp_path: Path) -> None:
     done = paused(tmp_path, f"echo {written(tmp_path, f'sqlite:///{tmp_path}/control/ledger.db')}")
     assert done.code == 1
-    assert "PAUSED=yes" in done.said and "is not on this machine" in done.said
-    assert not (tmp_path / "control").exists(), "no ledger of its own, which nobody reads"
+    assert "PAUSED=yes" in done.output and "is not on this machine" in done.output
+    assert not (tmp_path / "control").exists(), "it creates no ledger, because no watchdog would read it"
 
 
 def test_a_local_fleet_without_watchdog_runs_needs_no_pause(tmp_path: Path) -> None:
     fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
     done = paused(tmp_path, f"echo {fleet}", "aws-local")
-    assert (done.code, "ever run" in done.said) == (0, True)
+    assert (done.code, "ever run" in done.output) == (0, True)
 
 
 @pytest.mark.parametrize("output", ["exit 255", "true"], ids=["no such output", "empty"])
 def test_a_stack_without_a_fleet_needs_no_pause(tmp_path: Path, output: str) -> None:
     done = paused(tmp_path, output)
-    assert (done.code, "no fleet yet" in done.said) == (0, True)
+    assert (done.code, "no fleet yet" in done.output) == (0, True)
 
 
 URN = "urn:pulumi:aws-dev::gpu-fleet::gpu-fleet:aws:GpuPool$"
@@ -111,8 +113,8 @@ def test_an_up_pauses_only_for_a_big_update(tmp_path: Path, op: str, brakes: int
     plan.write_text(json.dumps({"steps": [{"op": op, "urn": f"{URN}aws:autoscaling/group:Group::chat-spot"}]}))
     answers = f'case "$1" in preview) cat {plan} ;; *) echo {written(tmp_path, url)} ;; esac'
     done = paused(tmp_path, answers, "aws-dev", "--if-big")
-    assert done.code == 0, done.said
-    assert ("group chat-spot is deleted" in done.said) is bool(brakes)
+    assert done.code == 0, done.output
+    assert ("group chat-spot is deleted" in done.output) is bool(brakes)
     assert len(operations.brakes(open_ledger(url), ledger_name(document()), START)) == brakes
 
 
@@ -120,12 +122,12 @@ def test_an_up_with_a_failed_plan_stops(tmp_path: Path) -> None:
     fleet = written(tmp_path, f"sqlite:///{tmp_path}/ledger.db")
     answers = f'case "$1" in preview) echo settings are wrong >&2; exit 255 ;; *) echo {fleet} ;; esac'
     done = paused(tmp_path, answers, "aws-dev", "--if-big")
-    assert (done.code, "settings are wrong" in done.said) == (1, True)
+    assert (done.code, "settings are wrong" in done.output) == (1, True)
 
 
 @pytest.mark.parametrize("target", ["destroy", "up"])
 def test_make_continues_only_after_it(target: str) -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         ["make", "--dry-run", target, "STACK=aws-dev"],
         cwd=ROOT,
         env=os.environ | {"MAKEFLAGS": ""},
@@ -134,4 +136,4 @@ def test_make_continues_only_after_it(target: str) -> None:
         timeout=180,
         check=True,
     ).stdout
-    assert said.index("scripts.cut_off") < said.index("scripts.pause_first") < said.index(f"&& pulumi {target}")
+    assert output.index("scripts.cut_off") < output.index("scripts.pause_first") < output.index(f"&& pulumi {target}")

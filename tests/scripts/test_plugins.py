@@ -13,9 +13,9 @@ from scripts.plugins import missing
 def test_a_missing_provider_is_reported_with_installation_steps(tmp_path: Path, stack: str) -> None:
     name = stack.rsplit("/", 1)[-1][:3]
     version = plugin_version(name)
-    said = missing(stack, {"PULUMI_HOME": str(tmp_path)})
-    assert f"pulumi plugin install resource {name} {version} --checksum SHA256" in said
-    assert f"https://github.com/pulumi/pulumi-{name}/releases/tag/v{version}" in said
+    message = missing(stack, {"PULUMI_HOME": str(tmp_path)})
+    assert f"pulumi plugin install resource {name} {version} --checksum SHA256" in message
+    assert f"https://github.com/pulumi/pulumi-{name}/releases/tag/v{version}" in message
     (tmp_path / "plugins" / f"resource-{name}-v{version}").mkdir(parents=True)
     assert missing(stack, {"PULUMI_HOME": str(tmp_path)}) == ""
 

@@ -26,9 +26,9 @@ def test_check_reports_stale_or_missing_pages_and_writes_none(
 ) -> None:
     (folder / "alerts.md").write_text("# Alerts, of before\n")
     assert reference.main(["--check"]) == 1
-    said = capsys.readouterr().err
-    assert "docs/reference/alerts.md is not current" in said
-    assert "docs/reference/metrics.md is not current" in said
+    output = capsys.readouterr().err
+    assert "docs/reference/alerts.md is not current" in output
+    assert "docs/reference/metrics.md is not current" in output
     assert (folder / "alerts.md").read_text() == "# Alerts, of before\n"
     assert reference.main([]) == 0
     assert reference.main(["--check"]) == 0

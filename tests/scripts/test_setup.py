@@ -15,7 +15,7 @@ from gpufleet.toolchain.folders import ROOT, Folders, find_folders
 from scripts.setup import focus_validator, pulumi_cli, python_env
 from scripts.setup.running import SetupError
 
-NOBODY_ANSWERS = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 @pytest.fixture
@@ -43,16 +43,16 @@ def begin(clone: Path, **environment: str) -> subprocess.Popen[str]:
 def setup(clone: Path, **environment: str) -> tuple[int, str]:
     """Return the exit code and the output."""
     with begin(clone, **environment) as process:
-        said, _ = process.communicate(timeout=180)
-    return process.returncode, said
+        output, _ = process.communicate(timeout=180)
+    return process.returncode, output
 
 
 def test_missing_go_and_network_are_reported_before_the_start(clone: Path) -> None:
-    code, said = setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS, HTTP_PROXY=NOBODY_ANSWERS)
+    code, output = setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=UNREACHABLE, HTTP_PROXY=UNREACHABLE)
     assert code == 1
-    assert "there is no `go` on PATH" in said
-    assert "https://go.dev/dl" in said
-    assert "Traceback" not in said
+    assert "there is no `go` on PATH" in output
+    assert "https://go.dev/dl" in output
+    assert "Traceback" not in output
     assert not (clone / ".venv").exists()
 
 
@@ -61,9 +61,9 @@ def test_go_without_a_module_proxy_is_not_sufficient(clone: Path, tmp_path: Path
     go.parent.mkdir()
     go.write_text('#!/bin/sh\n[ "$1" = env ] && echo https://proxy.invalid || exit 1\n')
     go.chmod(0o755)
-    code, said = setup(clone, PATH=f"{go.parent}:/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
+    code, output = setup(clone, PATH=f"{go.parent}:/usr/bin:/bin", HTTPS_PROXY=UNREACHABLE)
     assert code == 1
-    assert "GOPROXY is 'https://proxy.invalid'" in said
+    assert "GOPROXY is 'https://proxy.invalid'" in output
 
 
 def test_another_setup_is_reported_and_awaited(clone: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_another_setup_is_reported_and_awaited(clone: Path, tmp_path: Path) -> N
     cache.mkdir()
     lock = cache / ".setup.lock"
     lock.write_text("process 1 of /another/clone\n")
-    environment = {"PATH": "/usr/bin:/bin", "GPUFLEET_CACHE": str(cache), "HTTPS_PROXY": NOBODY_ANSWERS}
+    environment = {"PATH": "/usr/bin:/bin", "GPUFLEET_CACHE": str(cache), "HTTPS_PROXY": UNREACHABLE}
     with lock.open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with begin(clone, **environment) as process:
@@ -85,20 +85,20 @@ def test_another_setup_is_reported_and_awaited(clone: Path, tmp_path: Path) -> N
 def test_with_a_read_only_home_the_cache_is_in_the_clone(clone: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.write_text("no folder, so nothing can be made below it")
-    setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=NOBODY_ANSWERS)
+    setup(clone, PATH="/usr/bin:/bin", HTTPS_PROXY=UNREACHABLE)
     assert (clone / ".local" / "cache" / ".setup.lock").is_file()
 
 
 def test_the_activated_environment_provides_the_pulumi_cli(tmp_path: Path) -> None:
     folders = find_folders({"HOME": str(tmp_path)}, tmp_path)
     folders.python.parent.mkdir(parents=True)
-    beside = folders.python.with_name("pulumi")
+    own_link = folders.python.with_name("pulumi")
     for version in ("1", "2", "2"):
         theirs = tmp_path / version / "pulumi"
         theirs.parent.mkdir(exist_ok=True)
         theirs.touch()
         pulumi_cli.link(theirs, folders)
-        assert beside.resolve() == theirs
+        assert own_link.resolve() == theirs
 
 
 def test_the_pinned_hashes_are_of_the_releases_that_are_used() -> None:

@@ -140,4 +140,6 @@ def _a_request_longer_than_the_notice_is_cut_in_time(machines: Machines) -> None
     wait_until(machines.address("code"), "drained", 76)
     finished = [usage for usage in streams.usages() if usage["completion_tokens"] == tokens]
     assert len(finished) < 30
-    wait_for("the end of the instance", lambda: machines.cloud.is_gone(machines.instances["code"]["InstanceId"]), 60)
+    wait_for(
+        "the end of the instance", lambda: machines.cloud.is_terminated(machines.instances["code"]["InstanceId"]), 60
+    )

@@ -109,7 +109,7 @@ class IdleObservation:
     """By instance: ends that failed recently."""
     uncertain: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
     """By pool: why nothing is decided about it: the list of instances is incomplete."""
-    unread: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
+    unreadable: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
     """By group: why nothing is decided about it: it could not be read."""
 
 
@@ -198,7 +198,7 @@ def _decide_one(
         return _decision(
             instance, Action.KEEP, Objection(reason=Reason.PAUSED, detail=pool.paused_by), evidence, None
         )
-    unknown = observed.uncertain.get(pool.name) or observed.unread.get(instance.group or "")
+    unknown = observed.uncertain.get(pool.name) or observed.unreadable.get(instance.group or "")
     if unknown is not None:
         return _decision(instance, Action.KEEP, unknown, evidence, None)
     if instance.id in observed.leaving:

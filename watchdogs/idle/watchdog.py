@@ -78,7 +78,7 @@ class IdleWatchdog:
 
     def _report(self, executor: Executor, observed: IdleObservation, plan: Plan) -> None:
         """Notify people once a day about pools and groups about which nothing is decided."""
-        for name, why in (*observed.uncertain.items(), *observed.unread.items()):
+        for name, why in (*observed.uncertain.items(), *observed.unreadable.items()):
             text = f"No instance of {name} is ended: {why.reason.sentence}. {why.detail}."
             executor.notify(f"{why.reason}:{name}:{plan.at:%Y%m%d}", text)
         for one in (*observed.instances, *self._claiming()):
@@ -106,14 +106,14 @@ class IdleWatchdog:
     def observe(self, now: datetime) -> IdleObservation:
         """Everything that `decide` uses. Raises OSError if a part cannot be read."""
         ports = self._ports
-        instances, unread = self._instances()
+        instances, unreadable = self._instances()
         brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
         reader = InstanceReader(ports.inventory)
-        reader.fails(unread)
+        reader.fails(unreadable)
         evidence, missing = self._evidence(instances, reader, now)
         ended = ports.ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         pools = self._pools(instances, brakes, ended, now)
-        uncertain = self._uncertain(instances, missing, pools, (reader, unread), now)
+        uncertain = self._uncertain(instances, missing, pools, (reader, unreadable), now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
         known = known_of(self._document.cloud, instances)
@@ -143,12 +143,12 @@ class IdleWatchdog:
         asked_ids = {instance.id for instance in known}
         if more := [i for i in self._others(asked, watched, base, now) if i.id not in asked_ids]:
             agents = {**agents, **ports.agents.statuses(more)}
-        going, unread = self._leaving([i for i in asked if is_our_drain(agents.get(i.id))])
+        going, unreadable = self._leaving([i for i in asked if is_our_drain(agents.get(i.id))])
         rollouts, unasked = self._rollouts(groups, self._ends(asked, now))
         errors = {
-            n: Objection(reason=Reason.GROUP_UNREADABLE, detail=why) for n, why in {**unread, **unasked}.items()
+            n: Objection(reason=Reason.GROUP_UNREADABLE, detail=why) for n, why in {**unreadable, **unasked}.items()
         }
-        return replace(base, agents=agents, leaving=going, rollouts=rollouts, unread=errors)
+        return replace(base, agents=agents, leaving=going, rollouts=rollouts, unreadable=errors)
 
     def _leaving(self, drained: Sequence[Instance]) -> tuple[frozenset[str], Mapping[str, str]]:
         """Instances that the groups are ending already, and the errors of groups that cannot be read."""
@@ -197,17 +197,17 @@ class IdleWatchdog:
         instances: Sequence[Instance],
         missing: Sequence[Instance],
         pools: Mapping[str, IdlePool],
-        unread: tuple[InstanceReader, Mapping[str, str]],
+        unreadable: tuple[InstanceReader, Mapping[str, str]],
         now: datetime,
     ) -> dict[str, Objection]:
         """By pool: why the list of instances is incomplete for it.
 
         `missing`: instances that report metrics but are not listed. Pools without a listed instance are checked by
-        their groups; so are all pools if some instances could not be read (`unread`).
+        their groups; so are all pools if some instances could not be read (`unreadable`).
 
         Raises CloudError when the list lacks too many instances.
         """
-        reader, errors = unread
+        reader, errors = unreadable
         own = self._document.group_names()
         found = {pool: _lacks(one.id) for one in missing if (pool := owner_of(own, one)) is not None}
         there = {instance.pool for instance in instances}

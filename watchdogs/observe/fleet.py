@@ -62,7 +62,7 @@ class ObservedFleet:
     members: Mapping[str, Instance]
     """The running instances of the groups that count as members."""
     statuses: Mapping[str, AgentStatus]
-    unread: Mapping[str, str] = field(default_factory=dict[str, str])
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
     """By group that could not be read: the error."""
     unlisted: Unlisted = Unlisted()
     incomplete: str | None = None
@@ -79,9 +79,9 @@ class ObservedFleet:
         """Instances about which nothing is decided, and why."""
         lost = "its group lists it, the list of instances does not: check that it has the tags of its pool"
         found = {
-            one.id: Objection(reason=Reason.GROUP_UNREADABLE, detail=self.unread[one.group], of=one.group)
+            one.id: Objection(reason=Reason.GROUP_UNREADABLE, detail=self.unreadable[one.group], of=one.group)
             for one in self.members.values()
-            if one.group is not None and one.group in self.unread
+            if one.group is not None and one.group in self.unreadable
         }
         found |= {key: Objection(reason=Reason.NOT_LISTED, detail=lost) for key in self.unlisted.living}
         return found | {
@@ -199,7 +199,7 @@ def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> Obs
         listed=listed,
         members=members,
         statuses=statuses,
-        unread=groups.errors,
+        unreadable=groups.errors,
         unlisted=missing,
         incomplete=old_groups or old_instances or old_statuses,
     )

@@ -42,7 +42,7 @@ def decide(seen: OrphanObservation, now: datetime, checks: Sequence[Check] | Non
     An instance that cannot be read is kept, and so is any other with the same name.
     """
     remaining = _Remaining(seen)
-    twice = _named_twice(seen.orphans) | seen.unread.keys()
+    twice = _named_twice(seen.orphans) | seen.unreadable.keys()
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         rule = seen.rule_of(instance, now)
@@ -66,7 +66,7 @@ def _unread(seen: OrphanObservation) -> list[Decision]:
     named = {instance.id for instance in seen.orphans}
     return [
         Decision(resource=key, pool=None, action=Action.KEEP, reason=Reason.NOT_LISTED, detail=why)
-        for key, why in seen.unread.items()
+        for key, why in seen.unreadable.items()
         if key not in named
     ]
 

@@ -45,7 +45,7 @@ class OrphanObservation:
     evidence: Mapping[str, Evidence]
     budget: ChangeBudget
     """Budget over all rules."""
-    unread: Mapping[str, str] = field(default_factory=dict[str, str])
+    unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
     """By instance of the account that could not be read: the error."""
     active: Mapping[str, float] = field(default_factory=dict[str, float])
     """Highest `gpu_active` by instance, also without a rule: only shown."""

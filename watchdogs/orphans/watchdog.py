@@ -91,7 +91,7 @@ class OrphanWatchdog:
         orphans = unmanaged_instances(listed.instances, self._known)
         if self._scope.only is not None:
             orphans = tuple(instance for instance in orphans if self._scope.only(instance))
-        seen = replace(self._without_metrics(orphans, now), unread=listed.errors)
+        seen = replace(self._without_metrics(orphans, now), unreadable=listed.errors)
         try:
             return replace(seen, evidence=self._evidence(seen, now), active=self._active(orphans, now))
         except OSError as error:

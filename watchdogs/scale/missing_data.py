@@ -11,7 +11,7 @@ LEAST_COVERAGE: Final = 0.9
 def missing(view: ScalePool) -> str | None:
     """What is unknown of the load of a pool; None: everything that a smaller target needs is known."""
     seen, policy = view.pressure, view.policy
-    read = 0 if seen is None else min(seen.reporting, view.ready - view.unread)
+    read = 0 if seen is None else min(seen.reporting, view.ready - view.without_metrics)
     if seen is None or read < view.ready:
         return f"{read} of {view.ready} replicas report all load metrics"
     if seen.coverage is not None and seen.coverage < LEAST_COVERAGE:

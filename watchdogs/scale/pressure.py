@@ -68,7 +68,7 @@ class Readings:
         self._policies = policies
         self._engines = engines
 
-    def unread(self, pool: str, ready: AbstractSet[str]) -> int:
+    def without_metrics(self, pool: str, ready: AbstractSet[str]) -> int:
         """How many of the ready instances have no metrics; 0 if the metrics have no instance label."""
         return len(ready - self._engines[pool]) if pool in self._engines else 0
 

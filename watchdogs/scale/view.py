@@ -68,7 +68,7 @@ class ScalePool:
     max: int
     ready: int
     """Replicas in service."""
-    unread: int = 0
+    without_metrics: int = 0
     """Ready replicas whose metrics were not read."""
     held: float = 0
     """Requests that the router holds because the pool has no replica."""

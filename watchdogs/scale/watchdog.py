@@ -121,7 +121,7 @@ class ScaleWatchdog:
             max=pool.max,
             policy=pool.watchdogs.scale,
             ready=len(ready),
-            unread=readings.unread(pool.name, {i.id for i in ready}),
+            without_metrics=readings.without_metrics(pool.name, {i.id for i in ready}),
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
             held=readings.held(pool.name),

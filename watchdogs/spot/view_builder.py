@@ -242,7 +242,7 @@ def _sorted(pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts) -> _S
 
 def _frozen(entry: GroupEntry, fleet: ObservedFleet) -> Objection | None:
     """Why nothing is decided about a group; None: it can be."""
-    error = fleet.unread.get(entry.name)
+    error = fleet.unreadable.get(entry.name)
     if error is not None:
         return Objection(reason=Reason.GROUP_UNREADABLE, detail=error)
     group = fleet.groups.get(entry.name)
@@ -274,8 +274,8 @@ def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Objection | None:
 def _uncertain(pool: Pool, fleet: ObservedFleet) -> Objection | None:
     """Why no instance of a pool is ended by choice: its size is unknown; None: it is known."""
     names = {group.name for group in pool.groups}
-    if lost := sorted(names & fleet.unread.keys()):
-        return Objection(reason=Reason.GROUP_UNREADABLE, detail=fleet.unread[lost[0]])
+    if lost := sorted(names & fleet.unreadable.keys()):
+        return Objection(reason=Reason.GROUP_UNREADABLE, detail=fleet.unreadable[lost[0]])
     unknown = sorted(key for key, (group, _) in fleet.unlisted.unknown.items() if group in names)
     if unknown:
         return Objection(reason=Reason.NOT_LISTED, detail=f"{unknown[0]}: {fleet.unlisted.unknown[unknown[0]][1]}")

@@ -272,10 +272,17 @@ class SpotWatchdog:
             spot={name for name, (_, kind) in pools.items() if kind is CapacityType.SPOT},
         )
         there = [
-            (i, pools[i.group][0]) for i in fleet.members.values() if i.group in pools.keys() - fleet.unread.keys()
+            (i, pools[i.group][0])
+            for i in fleet.members.values()
+            if i.group in pools.keys() - fleet.unreadable.keys()
         ]
-        unread = {boot for boot in before if boot.group in fleet.unread or boot.instance_id in fleet.unlisted.unknown}
-        return [*boots.look([b for b in before if b not in unread], there, fleet.statuses, ends, now), *unread]
+        unreadable = {
+            boot for boot in before if boot.group in fleet.unreadable or boot.instance_id in fleet.unlisted.unknown
+        }
+        return [
+            *boots.look([b for b in before if b not in unreadable], there, fleet.statuses, ends, now),
+            *unreadable,
+        ]
 
     def _activities(
         self,

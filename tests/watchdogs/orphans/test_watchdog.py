@@ -67,7 +67,7 @@ def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> No
     watchdog = make_watchdog(fake)
     watchdog.apply()
     fake.now += timedelta(hours=25)
-    seen = replace(watchdog.observe(fake.now), unread={ONE: "it has no launch time"})
+    seen = replace(watchdog.observe(fake.now), unreadable={ONE: "it has no launch time"})
     (decision,) = decide(seen, fake.now).decisions
     assert (decision.resource, decision.action, decision.reason) == (ONE, Action.KEEP, Reason.METRICS_IMPLAUSIBLE)
 

@@ -71,7 +71,7 @@ def test_nothing_is_given_up_on_missing_data(
     untold = (
         replace(view, pressure=None),
         replace(view, pressure=replace(seen, reporting=target - 1)),
-        replace(view, unread=1),
+        replace(view, without_metrics=1),
         replace(view, pressure=replace(seen, coverage=0.89)),
         replace(view, pressure=seen, demand=None),
     )

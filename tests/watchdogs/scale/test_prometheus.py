@@ -165,8 +165,8 @@ def test_present_and_peaks(readings: Readings) -> None:
 
 
 def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings) -> None:
-    assert readings.unread("chat", {"i-1", "i-2"}) == 0
-    assert readings.unread("chat", {"i-1", "i-3"}) == 1
+    assert readings.without_metrics("chat", {"i-1", "i-2"}) == 0
+    assert readings.without_metrics("chat", {"i-1", "i-3"}) == 1
     seen = [readings.pressure(pool) for pool in ("chat", "young")]
     assert [one.coverage for one in seen if one is not None] == [
         pytest.approx(1.0, abs=0.02),
@@ -175,7 +175,7 @@ def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings)
 
 
 def test_an_instance_of_which_an_engine_keeps_a_gauge_to_itself_is_not_read(readings: Readings) -> None:
-    assert readings.unread("mute", {"i-1", "i-2", "i-3"}) == 2
+    assert readings.without_metrics("mute", {"i-1", "i-2", "i-3"}) == 2
     seen = readings.pressure("mute")
     assert seen is not None and seen.reporting == 1
 
@@ -185,8 +185,10 @@ def test_an_instance_of_which_an_engine_counts_no_tokens_is_not_read_where_token
 ) -> None:
     names = {"i-1", "i-2", "i-3", "i-4"}
     assert readings.demand("uncounted") is not None, "the others count"
-    assert readings.unread("uncounted", names) == 3
-    assert readings.unread("chat", {"i-1", "i-2"}) == 0, "requests are what its replicas carry; i-2 counts no tokens"
+    assert readings.without_metrics("uncounted", names) == 3
+    assert readings.without_metrics("chat", {"i-1", "i-2"}) == 0, (
+        "requests are what its replicas carry; i-2 counts no tokens"
+    )
 
 
 def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:

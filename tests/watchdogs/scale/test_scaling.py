@@ -111,7 +111,7 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
         ),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
         pytest.param({"pressure": replace(IDLE, reporting=3)}, Reason.METRICS_MISSING, id="one replica is silent"),
-        pytest.param({"unread": 1}, Reason.METRICS_MISSING, id="metrics of a draining one, but not of a ready one"),
+        pytest.param({"without_metrics": 1}, Reason.METRICS_MISSING, id="a ready replica without metrics"),
         pytest.param({"pressure": replace(IDLE, coverage=0.8)}, Reason.METRICS_MISSING, id="a young store"),
         pytest.param({"pressure": Pressure(reporting=4)}, Reason.METRICS_MISSING, id="no measure of load"),
         pytest.param(

@@ -43,7 +43,7 @@ class _Api:
             raise LocalError(f"the embedded Google Cloud refused {method} {path}: {answer}")
 
 
-class SeedBucket:
+class GoogleSeedBucket:
     """The models' bucket, as publishing needs it."""
 
     def __init__(self, token: str) -> None:
@@ -84,7 +84,7 @@ def _make_secret(api: _Api, name: str, value: str) -> None:
 def _put_model(folders: Folders, token: str, announce: Callable[[str], None]) -> None:
     folder = make_model(folders)
     described = manifest.describe(folder, name=MODEL, revision=REVISION)
-    bucket = SeedBucket(token)
+    bucket = GoogleSeedBucket(token)
     if publish.add(bucket, folder, described):
         announce(f"model {MODEL}: also in gs://{BUCKET}, digest {described.digest[:12]}…")
     if not bucket.exists(f"models/{MODEL}/served.json"):

@@ -79,7 +79,7 @@ class Streams:
         wait_for("requests in flight", lambda: len(self.answers) == count)
 
     def _one(self, address: str, number: int, tokens: int) -> None:
-        wish = {
+        request = {
             "model": "chat",
             "messages": [{"role": "user", "content": f"question {number}"}],
             "max_tokens": tokens,
@@ -89,7 +89,7 @@ class Streams:
         }
         url = f"http://{address}:8000/v1/chat/completions"
         try:
-            with httpx.stream("POST", url, json=wish, headers=WITH_KEY, timeout=60) as answer:
+            with httpx.stream("POST", url, json=request, headers=WITH_KEY, timeout=60) as answer:
                 for line in answer.iter_lines():
                     self.answers.setdefault(number, [])
                     if line.startswith("data: {"):
@@ -115,14 +115,14 @@ def test_boot_ends_with_an_engine_that_serves_clients_with_its_key(
         lambda: "DCGM_FI_PROF_GR_ENGINE_ACTIVE" in httpx.get(f"http://{address}:9400/metrics", timeout=60).text,
     )
 
-    url, wish = f"http://{address}:8000/v1/completions", {"model": "chat", "prompt": "hello"}
-    assert httpx.post(url, json=wish, timeout=60).status_code == 401
-    answer = httpx.post(url, json=wish, headers=WITH_KEY, timeout=60)
+    url, request = f"http://{address}:8000/v1/completions", {"model": "chat", "prompt": "hello"}
+    assert httpx.post(url, json=request, timeout=60).status_code == 401
+    answer = httpx.post(url, json=request, headers=WITH_KEY, timeout=60)
     assert answer.headers["X-Simulated-Engine"] == "true"
     assert answer.json()["choices"][0]["text"]
 
 
-def test_a_preempted_instance_loses_no_request_and_is_gone_in_time(
+def test_a_preempted_instance_loses_no_request_and_is_terminated_in_time(
     cloud: EmbeddedCloud, instance: dict[str, Any]
 ) -> None:
     address = instance["PrivateIpAddress"]
@@ -132,7 +132,7 @@ def test_a_preempted_instance_loses_no_request_and_is_gone_in_time(
     assert found["reason"] == "preempted by its cloud"
     assert streams.all_whole(200)
     wait_until(address, "drained", 50)
-    wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]), 120)
+    wait_for("the end of the instance", lambda: cloud.is_terminated(instance["InstanceId"]), 120)
 
 
 def test_instance_terminated_by_its_group_drains_until_its_hook_is_completed(
@@ -145,15 +145,13 @@ def test_instance_terminated_by_its_group_drains_until_its_hook_is_completed(
     )
     assert streams.all_whole(150)
     wait_until(address, "drained", 60)
-    assert not cloud.is_gone(instance["InstanceId"]), "nobody has completed its hook"
+    assert not cloud.is_terminated(instance["InstanceId"]), "its lifecycle hook is not completed"
     complete(cloud, instance)
     # far earlier than the timeout of the hook, 120 s
-    wait_for("the end of the instance", lambda: cloud.is_gone(instance["InstanceId"]))
+    wait_for("the end of the instance", lambda: cloud.is_terminated(instance["InstanceId"]))
 
 
-def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
-    cloud: EmbeddedCloud, instance: dict[str, Any]
-) -> None:
+def test_killed_agent_is_restarted_without_failed_requests(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
     address = instance["PrivateIpAddress"]
     streams = Streams(address, count=4, tokens=200)
     root = cloud.folder / "machines" / instance["InstanceId"]
@@ -167,7 +165,7 @@ def test_an_agent_that_is_killed_comes_back_and_nobody_notices(
     )
     wait_until(address, "drained", 60)
     complete(cloud, instance)
-    wait_for("the instance gone", lambda: cloud.is_gone(instance["InstanceId"]))
+    wait_for("the end of the instance", lambda: cloud.is_terminated(instance["InstanceId"]))
 
 
 def complete(cloud: EmbeddedCloud, instance: dict[str, Any]) -> None:
@@ -180,10 +178,10 @@ def _agents(root: Path) -> list[int]:
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
+            arguments = (entry / "cmdline").read_bytes().decode().split("\0")
         except OSError:
             continue
-        if any(word.endswith("gpufleet-node.pyz") and str(root) in word for word in words) and "run" in words:
+        if any(word.endswith("gpufleet-node.pyz") and str(root) in word for word in arguments) and "run" in arguments:
             found.append(int(entry.name))
     return found
 
