@@ -1,11 +1,10 @@
-"""Implements the watchdogs' ports: node agents, utilization, prices, messages and the clock."""
+"""Implements the watchdogs' ports: node agents, utilization, prices, and messages."""
 
 import math
 import os
 import platform
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from app.ledgers import ledger_name
 from gpufleet.clouds.agents import NodeAgents
 from gpufleet.clouds.aws.cloudwatch import DELAY, CloudWatch
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.clocks import Clock
 from gpufleet.domain.drains import DrainOwner, owner_of_reason
 from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
@@ -23,20 +23,9 @@ from gpufleet.ledger.outbox import OutboxMessages
 from gpufleet.notify.buttons import with_buttons
 from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.settings.document import FleetDocument
-from watchdogs.ports import Clock
 
 LONGEST_TEXT: Final = 1000
 """Longest text of a node agent, in characters. The text is stored in the ledger and sent to Slack."""
-
-
-class WallClock:
-    """The time of this machine."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 class FleetAgents:

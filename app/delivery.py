@@ -8,7 +8,8 @@ from typing import Final
 from sqlalchemy import Engine
 
 from app.errors import AppError
-from gpufleet.notify.deliver import Clock, Delivered, deliver_until_empty
+from gpufleet.domain.clocks import WallClock
+from gpufleet.notify.deliver import Delivered, deliver_until_empty
 from gpufleet.notify.slack import Receiver, SlackSettingsError, from_environment
 
 DELIVERY_LIMIT: Final = timedelta(seconds=60)
@@ -24,7 +25,7 @@ def receiver(environ: Mapping[str, str] | None = None) -> Receiver:
 
 def send(engine: Engine, *, wait: timedelta = DELIVERY_LIMIT) -> Delivered:
     """Deliver the messages in the outbox. Raises AppError when no way to Slack is configured."""
-    return deliver_until_empty(engine, receiver(), Clock(), wait)
+    return deliver_until_empty(engine, receiver(), WallClock(), wait)
 
 
 def log_fields(done: Delivered) -> dict[str, int | str]:

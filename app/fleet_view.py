@@ -176,7 +176,7 @@ def with_phases(
 
     If none of the first agents answers, this machine reaches none of them, and the others are not asked.
     """
-    asked = [one for one in instances if one.alive and not one.is_of_the_house]
+    asked = [one for one in instances if one.alive and not one.is_infrastructure]
     statuses = agents.statuses(asked[:FIRST_ASKED])
     if statuses:
         statuses = {**statuses, **agents.statuses(asked[FIRST_ASKED:])}

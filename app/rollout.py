@@ -36,7 +36,7 @@ def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, P
             if pool.name == name:
                 return document, pool
     known = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"no pool {name!r}; there is {known or 'none'}", ErrorCode.WRONG_USE)
+    raise AppError(f"no pool {name!r}; pools: {known or 'none'}", ErrorCode.WRONG_USE)
 
 
 def versions_of(document: FleetDocument, pool: Pool, say: Announce) -> dict[str, GroupVersion]:

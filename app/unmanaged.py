@@ -41,14 +41,14 @@ class SearchScope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class UnmanagedInstances:
     """The judgement of each instance, and the API calls that it needed."""
 
     plan: Plan
     api_calls: dict[str, int]
 
 
-def find(place: SearchScope, now: datetime) -> Found:
+def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
     """Judge the GPU instances there. Raises AppError when the inventory or the metrics are incomplete."""
     window = _window(place.window)
     store = None if place.prometheus is None else Prometheus(place.prometheus)
@@ -63,7 +63,8 @@ def find(place: SearchScope, now: datetime) -> Found:
         if store is not None:
             store.close()
     seen = InstanceList(instances=alive, errors=listed.errors)
-    return Found(plan=_judged(place, seen, evidence, window, now), api_calls=api_calls.by_operation(calls, store))
+    plan = _judged(place, seen, evidence, window, now)
+    return UnmanagedInstances(plan=plan, api_calls=api_calls.by_operation(calls, store))
 
 
 def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:

@@ -13,7 +13,6 @@ from app.adapters import (
     FleetMessages,
     FleetPrices,
     FleetUtilization,
-    WallClock,
     holder_name,
     is_dead_neighbour,
 )
@@ -25,6 +24,7 @@ from gpufleet.clouds.aws.cloudwatch import CloudWatch
 from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.domain.clocks import WallClock
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.ledger import history, operations
 from gpufleet.ledger.fleet import FleetLedger

@@ -31,7 +31,7 @@ class PoolCapacity:
     def __post_init__(self) -> None:
         if not 0 <= self.target <= self.max:
             raise ValueError(f"target {self.target} is outside 0 to max {self.max}")
-        if not (self.ways.reserved or self.ways.spot or self.ways.stand_in):
+        if not (self.ways.reserved or self.ways.spot or self.ways.fallback):
             raise ValueError("a pool needs reserved, spot, on_demand or flex_start capacity, got none")
         if self.ways.on_demand and self.ways.flex_start:
             raise ValueError("on_demand and flex_start both stand in for spot; name one")
@@ -57,7 +57,7 @@ class PoolCapacity:
         """Initial size of the on-demand or flex-start group. It is 0 with spot, which is tried first; without spot
         this group provides all capacity.
         """
-        bought = self.ways.stand_in
+        bought = self.ways.fallback
         if bought is None or self.ways.spot is not None:
             return 0
         return min(max(self.target - self.lasting, 0), bought.max)

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from gpufleet.domain.activity import Activity, CloudError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
+from gpufleet.domain.clocks import Clock
 from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
@@ -262,14 +263,6 @@ class Ledger(Protocol):
         False when it has expired, or another process holds or held it: observations are outdated then.
         """
         ...
-
-
-class Clock(Protocol):
-    """Time. A test advances it explicitly."""
-
-    def now(self) -> datetime: ...
-
-    def sleep(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

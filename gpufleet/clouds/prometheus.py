@@ -142,5 +142,5 @@ def read_intervals(configuration: str) -> dict[str, timedelta]:
 def _duration(text: str) -> timedelta:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise CloudError(f"Prometheus names a scrape interval of {text!r}, which is no duration")
+        raise CloudError(f"Prometheus names a scrape interval of {text!r}, which is not a duration")
     return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))

@@ -198,7 +198,7 @@ Price = Callable[[Instance], Decimal | None]
 
 def build(read: Read, price: Price) -> FleetView:
     """The view of one fleet."""
-    alive = [one for one in read.instances or () if one.alive and not one.is_of_the_house]
+    alive = [one for one in read.instances or () if one.alive and not one.is_infrastructure]
     shown = [
         _instance(
             instance,

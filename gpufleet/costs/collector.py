@@ -140,7 +140,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
         known = history.open_runs(connection, fleet.name)
     # the control host and routers are `shared` in the fleet document: as runs, they would be charged twice
     listed = sources.history.history()
-    seen = [record for record in listed.records if not record.instance.is_of_the_house]
+    seen = [record for record in listed.records if not record.instance.is_infrastructure]
     ours = _ours(
         engine, fleet, known, [record for record in seen if not record.instance.alive and record.ended_at is None]
     )

@@ -77,7 +77,7 @@ def machine(cloud: Cloud, name: str) -> MachineType:
         return found
     elsewhere = [other for other, known in table if known == name]
     if elsewhere:
-        raise UnknownMachineError(f"machine type {name!r} is sold by {elsewhere[0]}, not by {cloud}")
+        raise UnknownMachineError(f"machine type {name!r} is offered by {elsewhere[0]}, not by {cloud}")
     raise UnknownMachineError(_unknown(f"{cloud} machine type", name, [n for c, n in table if c is cloud]))
 
 

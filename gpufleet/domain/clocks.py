@@ -1,6 +1,26 @@
-"""Times of a wall clock, which users and NTP can set. No I/O."""
+"""The time of the wall clock, which users and NTP can set."""
 
+import time
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The current time in UTC, and waiting. Tests replace it with a clock that they advance."""
+
+    def now(self) -> datetime: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class WallClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 def is_over(since: datetime | None, span: timedelta, now: datetime) -> bool:

@@ -12,7 +12,7 @@ def parse(text: str) -> timedelta:
     """Parse a duration: `30m` -> 30 minutes. Raises ValueError with the value and the format."""
     match = _PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration: write a whole number and s, m, h or d, as in 90s or 30m")
+        raise ValueError(f"{text!r} is not a duration: write a whole number and s, m, h or d, as in 90s or 30m")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
@@ -20,7 +20,7 @@ def render(duration: timedelta) -> str:
     """Return the shortest exact form: 90 s -> `90s`, 1800 s -> `30m`. Raises ValueError for fractions of a second."""
     seconds = duration.total_seconds()
     if seconds != int(seconds) or seconds < 0:
-        raise ValueError(f"{duration} has no form in whole seconds")
+        raise ValueError(f"a duration must be a whole number of seconds, 0 or more, got {duration}")
     for unit in ("d", "h", "m"):
         if seconds and seconds % _UNITS[unit] == 0:
             return f"{int(seconds) // _UNITS[unit]}{unit}"

@@ -11,7 +11,7 @@ from gpufleet.domain.activity import ActivityKind, CloudError
 
 
 class Cloud(StrEnum):
-    """Where instances are rented."""
+    """The cloud that provides the instances."""
 
     AWS = "aws"
     GCP = "gcp"
@@ -83,7 +83,7 @@ class Instance:
     """Why it ends or ended, as its description states; None if it is alive or no cause is stated."""
 
     @property
-    def is_of_the_house(self) -> bool:
+    def is_infrastructure(self) -> bool:
         """Whether it is a control host or a router: in no pool by design; its cost counts as `shared`."""
         return self.pool is None and self.group is None and tags.POOL not in self.tags and tags.ROLE in self.tags
 

@@ -41,7 +41,7 @@ def seconds(duration: timedelta) -> Decimal:
 def dollar_seconds(usd_per_hour: Decimal, duration: timedelta) -> Decimal:
     """Return the cost of a price over a duration, in dollar-seconds. Raises ValueError for a negative duration."""
     if duration < timedelta(0):
-        raise ValueError(f"a duration of {duration} cannot cost anything: its end lies before its start")
+        raise ValueError(f"a duration must not be negative, got {duration}: its end is before its start")
     return EXACT.multiply(usd_per_hour, seconds(duration))
 
 
@@ -75,7 +75,7 @@ def rounded_parts(parts: Sequence[Decimal], whole: Decimal, step: Decimal = CENT
         floors = [part.quantize(step, rounding=ROUND_FLOOR) for part in parts]
         missing = int((goal - sum(floors, ZERO)) / step)
         if not 0 <= missing <= len(parts):
-            raise ValueError(f"{len(parts)} parts that sum up to {sum(parts, ZERO)} are no split of {whole}")
+            raise ValueError(f"{len(parts)} parts with the sum {sum(parts, ZERO)} cannot be rounded to {whole}")
         by_remainder = sorted(range(len(parts)), key=lambda i: (floors[i] - parts[i], i))
         for index in by_remainder[:missing]:
             floors[index] += step
@@ -91,7 +91,7 @@ def split(amount: Decimal, weights: Sequence[Decimal], step: Decimal = NANO) -> 
     with localcontext(_WIDE):
         whole = sum(weights, ZERO)
         if whole <= 0 or min(weights) < 0:
-            raise ValueError("nothing to split by: the weights must not be negative, and one must be above zero")
+            raise ValueError("the amount cannot be split: weights must be 0 or more, and at least one above 0")
         parts = [(amount * weight / whole).quantize(step, rounding=ROUND_FLOOR) for weight in weights]
         last = max(index for index, weight in enumerate(weights) if weight > 0)
         parts[last] += amount - sum(parts, ZERO)

@@ -140,7 +140,7 @@ def read_body(signed: bytes) -> AgentOrder:
     try:
         found = json.loads(signed)
     except (ValueError, RecursionError) as error:
-        raise OrderRefusedError(OrderRefusal.MALFORMED, f"the body is no JSON: {error}") from error
+        raise OrderRefusedError(OrderRefusal.MALFORMED, f"the body is not JSON: {error}") from error
     try:
         return _order(found)
     except ValueError as error:
@@ -151,12 +151,12 @@ def _order(found: object) -> AgentOrder:
     if not is_map(found) or set(found) != _FIELDS:
         raise ValueError(f"an order is an object with {', '.join(sorted(_FIELDS))}")
     if found["version"] != VERSION:
-        raise ValueError(f"version: is {found['version']!r}, must be {VERSION}: update the older release of the two")
+        raise ValueError(f"version: is {found['version']!r}, must be {VERSION}: upgrade the older release")
     instance, nonce = found["instance"], found["nonce"]
     if not isinstance(instance, str):
-        raise ValueError("instance: is no id")
+        raise ValueError(f"instance: expected an instance id as text, got {instance!r:.80}")
     if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
-        raise ValueError("nonce: is not 32 hexadecimal digits")
+        raise ValueError("nonce: expected 32 hexadecimal digits")
     return AgentOrder(instance=instance, action=_action(found), at=_moment(found["at"]), nonce=nonce)
 
 
@@ -167,7 +167,7 @@ def _action(found: Mapping[str, Any]) -> Drain | Switch:
         case "switch":
             digest = found["digest"]
             if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-                raise ValueError("digest: the revision's 64 characters are needed")
+                raise ValueError("digest: expected the 64 hexadecimal digits of a revision")
             return Switch(digest=digest)
         case other:
             raise ValueError(f"action: is {other!r}, must be drain or switch")
@@ -182,7 +182,7 @@ def _owner(by: object) -> DrainOwner:
 def _reason(found: Mapping[str, Any]) -> str:
     reason = found["reason"]
     if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
-        raise ValueError("reason: say in a line of text why")
+        raise ValueError("reason: expected one line of printable text")
     return reason[:_LONGEST_REASON]
 
 
@@ -198,7 +198,7 @@ def _moment(text: object) -> datetime:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError as error:
-        raise ValueError("at: is no time") from error
+        raise ValueError("at: is not a time in ISO 8601") from error
     if moment.tzinfo is None:
         raise ValueError("at: has no time zone")
     return moment

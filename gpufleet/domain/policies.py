@@ -17,7 +17,7 @@ accept that change.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePolicy:
-    """When an instance counts as idle and how carefully it is ended."""
+    """When an instance counts as idle, and the limits on its termination."""
 
     window: timedelta = timedelta(minutes=30)
     """Evidence must cover this whole window."""
@@ -39,7 +39,7 @@ class IdlePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPolicy:
-    """When on-demand stands in for missing spot, and when spot comes back."""
+    """When on-demand replaces missing spot, and when the pool returns to spot."""
 
     fallback_after: timedelta = timedelta(seconds=60)
     """Spot capacity that is not ready this long after its loss or request is replaced by on-demand."""
@@ -61,7 +61,7 @@ class SpotPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRule:
-    """A target for a part of the week, in the time zone of the people who wrote it."""
+    """A minimum target for a part of the week, in the time zone `timezone`."""
 
     days: tuple[str, ...]
     """`mon` to `sun`."""
@@ -99,7 +99,7 @@ class ScalePolicy:
 
 
 class OrphanAction(StrEnum):
-    """What becomes of an idle GPU instance outside every pool."""
+    """What is done with an idle GPU instance outside every pool."""
 
     MARK = "mark"
     """Write a tag and send a message; never anything else."""
@@ -108,7 +108,7 @@ class OrphanAction(StrEnum):
 
 
 class EvidenceSource(StrEnum):
-    """Who says whether the GPUs of an orphan rest."""
+    """The source of evidence that an instance outside every pool is idle."""
 
     PROMETHEUS = "prometheus"
     """Both sources: GPU exporter and engine."""
@@ -118,7 +118,8 @@ class EvidenceSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanPolicy:
-    """Which GPU instances outside every pool a rule names, and what it does. All that is said must hold of one."""
+    """Which GPU instances outside every pool a rule selects, and what it does with them. An instance must meet all
+    conditions that are set."""
 
     name: str
     action: OrphanAction = OrphanAction.MARK

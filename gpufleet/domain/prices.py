@@ -60,6 +60,6 @@ class Price:
 
     def __post_init__(self) -> None:
         if not self.usd_per_hour.is_finite() or self.usd_per_hour < 0:
-            raise ValueError(f"{self.sku}: a price of {self.usd_per_hour} USD/h is no price (source {self.source})")
+            raise ValueError(f"{self.sku}: {self.usd_per_hour} USD/h is not a valid price (source {self.source})")
         if self.currency != CURRENCY:
-            raise ValueError(f"{self.sku}: the price is in {self.currency}; this book knows {CURRENCY} only")
+            raise ValueError(f"{self.sku}: the price is in {self.currency}; price books support {CURRENCY} only")

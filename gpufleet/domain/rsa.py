@@ -77,7 +77,9 @@ def public_key(text: str) -> PublicKey:
         der = base64.b64decode("".join((pem[1] if pem else text).split()), validate=True)
         key = PublicKey(_modulus(der))
     except (binascii.Error, IndexError, ValueError) as error:
-        raise KeyFormError("is no RSA public key in PEM or base64 (SubjectPublicKeyInfo, exponent 65537)") from error
+        raise KeyFormError(
+            "is not an RSA public key in PEM or base64 (SubjectPublicKeyInfo, exponent 65537)"
+        ) from error
     bits = key.modulus.bit_length()
     if not LEAST_BITS <= bits <= MOST_BITS:
         raise KeyFormError(f"has {bits} bits, must have {LEAST_BITS} to {MOST_BITS}")

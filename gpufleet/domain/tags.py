@@ -40,7 +40,7 @@ def write_time(moment: datetime) -> str:
     Raises ValueError for a time without a time zone.
     """
     if moment.tzinfo is None:
-        raise ValueError("a time without a zone cannot become a tag")
+        raise ValueError("a tag needs a time with a time zone")
     return moment.astimezone(UTC).strftime(_FORMATS[0])
 
 

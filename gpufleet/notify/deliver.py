@@ -1,14 +1,14 @@
 """Delivers the outbox to a receiver: each key once, each channel in order, even if a process dies at any time."""
 
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Engine
 
+from gpufleet.domain.clocks import Clock
 from gpufleet.ledger import outbox
 from gpufleet.ledger.outbox import MessageState, Posted
 from gpufleet.notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
@@ -32,16 +32,6 @@ MOST_UNCLEAR: Final = 60
 """Attempts after which an unconfirmed message is given up (`gpufleet slack retry` sends it again)."""
 FIRST_WAIT: Final = timedelta(seconds=1)
 LONGEST_WAIT: Final = timedelta(minutes=5)
-
-
-class Clock:
-    """The time of this machine."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
 
 
 @dataclass(slots=True, kw_only=True)

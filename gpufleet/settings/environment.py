@@ -26,7 +26,7 @@ Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
 MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
 Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
 """A container image, pinned by digest."""
-Said = Annotated[str, Field(pattern=r"\S")]
+NonBlank = Annotated[str, Field(pattern=r"\S")]
 """Text that is not blank."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
@@ -39,7 +39,7 @@ SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500
 
 
 class MadeNetwork(Strict):
-    """A private network of this environment's own."""
+    """A private network that the program creates for this environment."""
 
     kind: Literal["made"]
     cidr: str
@@ -52,7 +52,7 @@ class MadeNetwork(Strict):
 
 
 class GivenNetwork(Strict):
-    """A network that somebody else owns."""
+    """An existing private network, which the program uses and does not change."""
 
     kind: Literal["given"]
     id: str
@@ -62,7 +62,7 @@ class GivenNetwork(Strict):
 
 
 class Bucket(Strict):
-    """Where models, agents and the fleet document lie."""
+    """The bucket that stores models, node agents and the fleet document."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
     existing: Annotated[bool, Field(strict=True)] = False
@@ -74,7 +74,8 @@ class Bucket(Strict):
 
 
 class ModelSettings(Strict):
-    """A served model: its place in the bucket is `models/<name>`."""
+    """A model that pools can serve. Its files are stored in the bucket under `models/<name>`; `weights_gib` is the
+    size of the weights in GiB."""
 
     name: PoolName
     source: str
@@ -83,6 +84,8 @@ class ModelSettings(Strict):
 
 
 class Engine(Strict):
+    """The inference engine of a pool: container image, arguments and environment variables."""
+
     kind: Literal["vllm"] = "vllm"
     image: Image
     args: tuple[str, ...] = ()
@@ -93,14 +96,14 @@ class Engine(Strict):
 
 
 class CapacityBlock(Strict):
-    """The time for which capacity was bought, in the cloud's words. AWS ends instances 30 minutes before `ends`."""
+    """The period of a purchased Capacity Block. AWS terminates instances 30 minutes before `ends`."""
 
     starts: AwareDatetime
     ends: AwareDatetime
 
 
 class Reserved(Strict):
-    """Prepaid capacity: in one zone, of one machine type, with an end or a date to look at it again."""
+    """Prepaid capacity of one machine type in one zone, with an end (`ends`) or a review date (`review_by`)."""
 
     zone: Zone
     machine_type: MachineType
@@ -114,11 +117,15 @@ class Reserved(Strict):
 
 
 class Spot(Strict):
+    """Spot capacity, from any of these zones and machine types."""
+
     zones: Zones
     machine_types: MachineTypes
 
 
 class OnDemand(Strict):
+    """On-demand capacity, up to `max` instances: the fallback for missing spot; without spot, the main capacity."""
+
     max: Instances
     machine_types: MachineTypes
     zones: tuple[Zone, ...] = ()
@@ -126,7 +133,8 @@ class OnDemand(Strict):
 
 
 class FlexStart(Strict):
-    """Google Cloud: stands in for missing spot instead of on-demand. Waited for; cheaper on A2 and newer machines."""
+    """Flex-start capacity of Google Cloud, up to `max` instances: a fallback for missing spot instead of on-demand.
+    Requests wait until capacity is available. Cheaper than on-demand on A2 and newer machines."""
 
     max: Instances
     machine_type: MachineType
@@ -136,7 +144,7 @@ class FlexStart(Strict):
 
 
 class Capacity(Strict):
-    """How the pool's instances are bought. What is absent is not bought that way."""
+    """How the pool's instances are bought. An absent key means that this kind of capacity is not bought."""
 
     reserved: tuple[Reserved, ...] = ()
     spot: Spot | None = None
@@ -144,13 +152,13 @@ class Capacity(Strict):
     flex_start: FlexStart | None = None
 
     @property
-    def stand_in(self) -> OnDemand | FlexStart | None:
+    def fallback(self) -> OnDemand | FlexStart | None:
         """The capacity that replaces missing spot; without spot, the main capacity of the pool."""
         return self.on_demand or self.flex_start
 
 
 class PoolSettings(Strict):
-    """Identical replicas of one served model."""
+    """A pool: identical replicas of one model. `target`, `spare`, `min` and `max` are numbers of instances."""
 
     name: PoolName
     model: str
@@ -173,7 +181,7 @@ class PoolSettings(Strict):
 
 
 class Machines(Strict):
-    """What every GPU instance of the environment starts from."""
+    """Machine image, exporters and root disk of every GPU instance of the environment."""
 
     image: str
     """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image path on Google Cloud."""
@@ -186,7 +194,7 @@ class Machines(Strict):
 
 
 class ControlHostSettings(Strict):
-    """The machine of watchdogs, Prometheus and router; absent: they run elsewhere."""
+    """The machine that runs the watchdogs, Prometheus and the router. Absent: they run elsewhere."""
 
     machine_type: MachineType
     image: str
@@ -209,20 +217,21 @@ ResourceType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*:[A-Za-z0-9/_.-]*:
 
 
 class PolicyException(Strict):
-    """A rule that does not hold for one resource, for a reason, until a day."""
+    """An exception from a rule of the policy pack for one resource, with its owner and reason. It ends on the day
+    `until`."""
 
-    rule: Said
-    resource: Said
+    rule: NonBlank
+    resource: NonBlank
     """Name of the resource in the program; `*`: all resources, if the rule allows that."""
     type: ResourceType | None = None
     """Type of the resource; absent: all types, if the rule allows that."""
-    owner: Said
-    reason: Said
+    owner: NonBlank
+    reason: NonBlank
     until: date
 
 
 class Policies(Strict):
-    """What the policy pack asks of this environment beyond its rules."""
+    """Requirements of this environment for the policy pack, in addition to its rules."""
 
     machine_types: tuple[MachineType, ...] | None = None
     """Allowed GPU machine types; absent: all."""
@@ -230,7 +239,7 @@ class Policies(Strict):
 
 
 class Settings(Strict):
-    """One environment on one cloud and region."""
+    """One environment: in one region of one cloud."""
 
     cloud: Cloud
     environment: EnvironmentName

@@ -21,7 +21,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
     """Return the `config:` map of a settings file. Raises FileError."""
     try:
         if path.stat().st_size > LARGEST:
-            raise FileError(f"{path}: is larger than 1 MiB, so it is no settings file")
+            raise FileError(f"{path}: is larger than 1 MiB, so it is not a settings file")
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
         _unfold(raw, {}, ())
     except OSError as error:
@@ -29,12 +29,12 @@ def read_config(path: Path) -> Mapping[str, Any]:
     except RecursionError as error:
         raise FileError(f"{path}: is nested too deep to be a settings file") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date, or a number with thousands of digits
-        raise FileError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+        raise FileError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
-        said = "is empty" if raw is None else f"is no map but {type(raw).__name__}"
-        said = "has no config: map" if is_map(raw) else said
-        raise FileError(f"{path}: {said}; write it as stacks/config/Pulumi.aws-local.yaml shows")
+        problem = "is empty" if raw is None else f"must be a map, is {type(raw).__name__}"
+        problem = "has no config: map" if is_map(raw) else problem
+        raise FileError(f"{path}: {problem}; write it as stacks/config/Pulumi.aws-local.yaml shows")
     return config
 
 
@@ -47,12 +47,12 @@ def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
         return 1
     key = id(value)
     if key in inside:
-        raise yaml.YAMLError("an alias stands inside of what it means; write it out")
+        raise yaml.YAMLError("an alias refers to a value that contains it; write the value out")
     if key not in sizes:
         items = value.values() if is_map(value) else value
         sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
     if sizes[key] > MOST_VALUES:
-        raise yaml.YAMLError(f"its aliases mean more than {MOST_VALUES} values; write out what is meant")
+        raise yaml.YAMLError(f"its aliases expand to more than {MOST_VALUES} values; write the values out")
     return sizes[key]
 
 
@@ -66,7 +66,7 @@ class _UniqueKeys(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)  # pyright: ignore[reportUnknownMemberType]
             if not isinstance(key, Hashable):
-                problem = f"{key!r:.80} is a key that is no word; write it as text"
+                problem = f"{key!r:.80} is a key that is not a scalar; write it as text"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             if isinstance(key, str) and key in seen:
                 first = seen[key].start_mark.line + 1

@@ -44,7 +44,7 @@ def needs(document: FleetDocument) -> tuple[QuotaNeed, ...]:
     found: dict[tuple[str | None, str], tuple[int, set[str]]] = {}
     for pool in document.pools:
         for group, most in _most(pool):
-            for quota, unit, each, label in [_dearest(document.cloud, group.machine_types, group.type)]:
+            for quota, unit, each, label in [_largest_use(document.cloud, group.machine_types, group.type)]:
                 total, labels = found.get((quota, unit), (0, set[str]()))
                 found[quota, unit] = (total + most * each, labels | {label})
     return tuple(
@@ -69,7 +69,7 @@ def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[QuotaUsage, ...]:
         if not instance.alive:
             continue
         try:
-            quota, unit, each, _ = _dearest(cloud, (instance.machine_type,), instance.capacity_type)
+            quota, unit, each, _ = _largest_use(cloud, (instance.machine_type,), instance.capacity_type)
         except catalogue.UnknownMachineError:
             continue
         if quota is not None:
@@ -91,7 +91,7 @@ def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
         yield group, share
 
 
-def _dearest(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[str | None, str, int, str]:
+def _largest_use(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[str | None, str, int, str]:
     """Return the quota, its unit, the maximum use by one instance of these machine types, and a label."""
     # Flex-start uses the preemptible quota although it is not spot (Google's documentation).
     spot = kind in (CapacityType.SPOT, CapacityType.FLEX_START)

@@ -42,10 +42,10 @@ def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Se
 
     `stack`: the stack's name, `<cloud>-<environment>`, to check that file and stack match.
     """
-    problems = _strays(config)
+    problems = _unknown_keys(config)
     fleet: Any = config.get(KEY)
     if fleet is None:
-        missing = Problem(path=KEY, wrong="is missing", remedy="write the environment there")
+        missing = Problem(path=KEY, wrong="is missing", remedy="write the settings of the environment there")
         raise SettingsError(source, problems or (missing,))
     if not is_map(fleet):
         raise SettingsError(source, (Problem(path=KEY, wrong="must be a map", value=fleet),))
@@ -126,28 +126,28 @@ def _part(name: str, value: Any, unknown: list[str]) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        strangers = [item["loc"] for item in error.errors() if item["type"] in UNKNOWN_KEY]
-        if not strangers:
+        unknown_keys = [item["loc"] for item in error.errors() if item["type"] in UNKNOWN_KEY]
+        if not unknown_keys:
             raise
-    unknown += [".".join(map(str, (KEY, name, *place))) for place in strangers]
-    return adapter.validate_python(_without(value, strangers))
+    unknown += [".".join(map(str, (KEY, name, *place))) for place in unknown_keys]
+    return adapter.validate_python(_without(value, unknown_keys))
 
 
 def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
     """Return a copy of a map or list without the values at these paths."""
-    gone = {place[0] for place in places if len(place) == 1}
+    removed = {place[0] for place in places if len(place) == 1}
 
     def below(step: int | str) -> list[tuple[int | str, ...]]:
         return [place[1:] for place in places if len(place) > 1 and place[0] == step]
 
     if is_map(value):
-        return {key: _without(item, below(key)) for key, item in value.items() if key not in gone}
+        return {key: _without(item, below(key)) for key, item in value.items() if key not in removed}
     if is_list(value):
         return [_without(item, below(index)) for index, item in enumerate(value)]
     return value
 
 
-def _strays(config: Mapping[str, Any]) -> tuple[Problem, ...]:
+def _unknown_keys(config: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Return problems for other keys with our prefix: their values would have no effect."""
     return tuple(
         Problem(path=key, wrong="is not a known setting", remedy=f"did you mean {KEY}?")
@@ -162,8 +162,8 @@ def _of_another_cloud(raw: Mapping[str, Any], config: Mapping[str, Any]) -> Prob
     regions = [cloud for cloud in Cloud if f"{cloud}:region" in config]
     if cloud not in list(Cloud) or not regions or cloud in regions:
         return None
-    wrong = f"is {cloud}, and the region of the file is {regions[0]}:region"
-    remedy = f"write cloud: {regions[0]}, or begin with a file of {cloud}"
+    wrong = f"is {cloud}, but the file sets {regions[0]}:region"
+    remedy = f"write cloud: {regions[0]}, or start from a settings file for {cloud}"
     return Problem(path=f"{KEY}.cloud", wrong=wrong, value=cloud, remedy=remedy)
 
 
@@ -171,13 +171,13 @@ def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
     """Move the region from the cloud's own key into the settings; return the problems."""
     key = f"{raw.get('cloud')}:region"
     if "region" in raw:
-        return [Problem(path=f"{KEY}.region", wrong="is not a known setting", remedy=f"write {key} beside {KEY}")]
+        return [Problem(path=f"{KEY}.region", wrong="is not a known setting", remedy=f"write {key} next to {KEY}")]
     region: Any = config.get(key)
     raw["region"] = region if isinstance(region, str) else ""
     if raw["region"] or raw.get("cloud") not in list(Cloud):
         return []
     if region in (None, ""):
-        return [Problem(path=key, wrong="is missing", remedy=f"write the region there, beside {KEY}")]
+        return [Problem(path=key, wrong="is missing", remedy=f"write the region there, next to {KEY}")]
     return [Problem(path=key, wrong="must be text", value=region, remedy="write one region, as us-east-1")]
 
 
@@ -185,6 +185,6 @@ def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:
     named = f"{raw.get('cloud')}-{raw.get('environment')}"
     if stack is None or stack == named or raw.get("cloud") not in list(Cloud):
         return []
-    wrong = f"and cloud say {named}, but the stack is {stack}"
+    wrong = f"is inconsistent: environment and cloud give {named}, but the stack is {stack}"
     remedy = f"correct them, or use the file for stack {named}"
     return [Problem(path=f"{KEY}.environment", wrong=wrong, remedy=remedy)]

@@ -134,7 +134,7 @@ def targets(
     """
     found: list[dict[str, Any]] = []
     for one in sorted(instances, key=lambda one: one.id):
-        role = INSTANCE if one.pool is not None else one.tags.get(tags.ROLE) if one.is_of_the_house else None
+        role = INSTANCE if one.pool is not None else one.tags.get(tags.ROLE) if one.is_infrastructure else None
         if role == tags.ROUTER and routers is not None and one.id not in routers:
             continue
         if one.private_address is None or one.state is not InstanceState.RUNNING or role is None:

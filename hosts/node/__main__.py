@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from gpufleet.domain.clocks import WallClock
 from gpufleet.domain.model import Cloud, Phase, fleet_name
 from gpufleet.domain.rsa import public_key
 from gpufleet.logs import Log, from_environment, log_crashes
@@ -22,7 +23,7 @@ from hosts.node.engine_client import HttpEngine
 from hosts.node.log import timed
 from hosts.node.orders import Nonces, Orders
 from hosts.node.ports import CloudSide, StepError
-from hosts.node.state import Clock, NodeState
+from hosts.node.state import NodeState
 from hosts.node.switch import FOLLOW, RevisionSwitch
 from hosts.node.systemd import Systemd, run
 from serving import engine as engines
@@ -134,7 +135,7 @@ def serve(root: Path) -> int:
     log = from_environment(COMPONENT, fleet=fleet, pool=settings.pool, resource=cloud.instance_id)
     log_crashes(log)
     file = root / "var/lib/gpu-fleet/agent.json"
-    state = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=Clock(), log=log)
+    state = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=WallClock().now, log=log)
     state.engine_stops = stop_marker.path_of(root)
     log.info("process", outcome="started", phase=state.phase)
     engine = HttpEngine(
@@ -145,8 +146,8 @@ def serve(root: Path) -> int:
     orders = Orders(
         instance=cloud.instance_id,
         keys=[public_key(text) for text in settings.order_keys],
-        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", Clock(), state.warn),
-        now=Clock(),
+        nonces=Nonces(root / "var/lib/gpu-fleet/orders.json", WallClock().now, state.warn),
+        now=WallClock().now,
     )
     state.order_keys = orders.fingerprints
     start = BootSequence(settings=settings, services=services, state=state)

@@ -3,8 +3,8 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -308,13 +308,3 @@ def _read(written: Mapping[str, str]) -> Order:
         by = DrainOwner(written["by"])
         notice_at = datetime.fromisoformat(written["notice_at"]) if written["notice_at"] else None
     return Order(by=by, reason=reason, asked_at=asked_at, deadline=deadline, notice_at=notice_at)
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The current time: timezone-aware, in UTC."""
-
-    read: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
-
-    def __call__(self) -> datetime:
-        return self.read()

@@ -47,8 +47,10 @@ def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> N
             ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends at once; name", id="pause 0s"
         ),
         pytest.param(["keep", "chat", "--reason", "x", "--for", "0d"], "--for 0d: ends at once; name", id="keep 0d"),
-        pytest.param(["keep", "chat", "--reason", "x", "--for", ""], "--for '' is no duration: write", id="keep ''"),
-        pytest.param(["pause", "chat", "--reason", "x", "--for", "soon"], "--for 'soon' is no", id="pause soon"),
+        pytest.param(["keep", "chat", "--reason", "x", "--for", ""], "--for '' is not a duration", id="keep ''"),
+        pytest.param(
+            ["pause", "chat", "--reason", "x", "--for", "soon"], "--for 'soon' is not a duration", id="pause soon"
+        ),
         pytest.param(["pause", "chat", "--reason", " "], "--reason ' ' is empty: say why", id="pause, no reason"),
         pytest.param(
             ["target", "chat", "1", "--reason", ""], "--reason '' is empty: say why", id="target, no reason"

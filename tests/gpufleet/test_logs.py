@@ -241,9 +241,9 @@ def test_values_of_variables_that_hold_secrets_are_hidden() -> None:
             "A_TOKEN": "short",
         }
     )
-    said = "console-value signing-value database-value aws-value /etc/google.json eu-central-1 short"
+    line = "console-value signing-value database-value aws-value /etc/google.json eu-central-1 short"
     assert (
-        as_json(detail=said)["detail"] == f"{HIDDEN} {HIDDEN} {HIDDEN} {HIDDEN} /etc/google.json eu-central-1 short"
+        as_json(detail=line)["detail"] == f"{HIDDEN} {HIDDEN} {HIDDEN} {HIDDEN} /etc/google.json eu-central-1 short"
     )
 
 

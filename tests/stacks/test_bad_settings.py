@@ -107,7 +107,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("region list", AWS, {"/aws:region": ["us-east-1"]},
      "/aws:region: must be text (is ['us-east-1']); write one region, as us-east-1"),
     ("region none", AWS, {"/aws:region": None},
-     "/aws:region: is missing; write the region there, beside gpu-fleet:fleet"),
+     "/aws:region: is missing; write the region there, next to gpu-fleet:fleet"),
     ("region spaces", AWS, {"/aws:region": " us-east-1"},
      "/aws:region: is no region of aws (is ' us-east-1'); did you mean us-east-1 or us-west-1 or "
      "us-east-2?"),
@@ -184,7 +184,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: is no time at all (is '0s'); write the time that requests may take to "
      "end, as 90s"),
     ("drain deadline neg", AWS, {"pools.0.drain_deadline": "-5s"},
-     "pools.0.drain_deadline: '-5s' is no duration: write a whole number and s, m, h or d, as in 90s or "
+     "pools.0.drain_deadline: '-5s' is not a duration: write a whole number and s, m, h or d, as in 90s or "
      "30m (is '-5s')"),
     ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
@@ -193,10 +193,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
      "(is '3:00:00'); write 119m or less"),
     ("drain deadline int", AWS, {"pools.0.drain_deadline": 90},
-     "pools.0.drain_deadline: '90' is no duration: write a whole number and s, m, h or d, as in 90s or "
+     "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, as in 90s or "
      "30m (is 90)"),
     ("drain deadline huge", AWS, {"pools.0.drain_deadline": "99999999999999999d"},
-     "pools.0.drain_deadline: '99999999999999999d' is no duration: write a whole number and s, m, h or d, "
+     "pools.0.drain_deadline: '99999999999999999d' is not a duration: write a whole number and s, m, h or d, "
      "as in 90s or 30m (is '99999999999999999d')"),
     ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
      "pools.0.watchdogs.idle.window: is no time at all (is '0s'); write how long an instance must have "
@@ -218,7 +218,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.watchdogs.spot.price_ceiling: is above the price of on-demand, whose share it is (is "
      "'100'); write a share, as \"0.9\""),
     ("schedule tz", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "timezone": "Europe/Berln"}]},
-     "pools.0.watchdogs.scale.schedule.0.timezone: 'Europe/Berln' is no time zone: write a name such as "
+     "pools.0.watchdogs.scale.schedule.0.timezone: 'Europe/Berln' is not a time zone: write a name such as "
      "Europe/Berlin or UTC (is 'Europe/Berln')"),
     ("schedule 25:00", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "start": "25:00"}]},
      "pools.0.watchdogs.scale.schedule.0.start: string should match pattern '^([01]\\d|2[0-3]):[0-5]\\d$' "
@@ -317,8 +317,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.capacity.reserved.0.ends: datetimes provided to dates should have zero time - e.g. be exact "
      "dates (is '2027-01-01T10:00:00Z')"),
     ("cloud gcp in aws file", AWS, {"cloud": "gcp"},
-     "cloud: is gcp, and the region of the file is aws:region (is 'gcp'); write cloud: aws, or begin with "
-     "a file of gcp"),
+     "cloud: is gcp, but the file sets aws:region (is 'gcp'); write cloud: aws, or start from a "
+     "settings file for gcp"),
     ("cloud missing", AWS, {"cloud": REMOVED},
      "cloud: is missing"),
     ("cloud list", AWS, {"cloud": ["aws"]},

@@ -92,7 +92,7 @@ def test_a_document_that_names_a_foreign_secret_is_refused(config: dict[str, Any
     assert tried
     for changed_text in tried:
         assert changed_text != text
-        with pytest.raises(DocumentError, match=f"{field}: is no secret of prod: its name must begin with"):
+        with pytest.raises(DocumentError, match=f"{field}: is not a secret of prod: its name must begin with"):
             document.parse(changed_text, "fleet.json")
 
 
@@ -119,7 +119,7 @@ def test_unusable_public_keys_are_reported() -> None:
     assert bad([PublicKey((1 << 1023) | 1).text]) == [
         f"public_keys.0: has 1024 bits, must have 2048 to 4096; {print_it}"
     ]
-    no_key = f"is no RSA public key in PEM or base64 (SubjectPublicKeyInfo, exponent 65537); {print_it}"
+    no_key = f"is not an RSA public key in PEM or base64 (SubjectPublicKeyInfo, exponent 65537); {print_it}"
     assert bad(["ssm:/gpu-fleet/prod/order-key", PUBLIC.text]) == [f"public_keys.0: {no_key}"]
 
 

@@ -24,7 +24,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{POOL0}.capacity.spot.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
      "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
     ("machine type of the other cloud", AWS, {f"{SPOT0}.machine_types.0": "g2-standard-4"},
-     f"{POOL0}.capacity.spot.machine_types.0: machine type 'g2-standard-4' is sold by gcp, not by aws "
+     f"{POOL0}.capacity.spot.machine_types.0: machine type 'g2-standard-4' is offered by gcp, not by aws "
      "(is 'g2-standard-4'); choose one of this cloud"),
     ("machine type that is no name", AWS, {f"{SPOT0}.machine_types.0": "G6E XLarge"},
      f"{POOL0}.capacity.spot.machine_types.0: "
@@ -179,10 +179,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
                                      "pools.1.capacity.spot.zones": ["us-east-1b"]},
      f"{FLEET}.zones.2: lies outside region us-east-1 (is 'us-west-2a'); name zones of that region"),
     ("no region", AWS, {"/aws:region": REMOVED},
-     f"aws:region: is missing; write the region there, beside {FLEET}"),
+     f"aws:region: is missing; write the region there, next to {FLEET}"),
     ("region in the wrong place", AWS, {"region": "us-east-1"},
      f"{FLEET}.region: "
-     "is not a known setting; write aws:region beside gpu-fleet:fleet"),
+     "is not a known setting; write aws:region next to gpu-fleet:fleet"),
     ("unknown cloud", AWS, {"cloud": "azure"},
      f"{FLEET}.cloud: input should be 'aws' or 'gcp' (is 'azure')"),
     ("account of the other cloud", AWS, {"account": "example-project"},
@@ -194,13 +194,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("missing setting", AWS, {"pools.0.owner": REMOVED}, f"{POOL0}.owner: is missing"),
     ("duration without a unit", AWS, {"pools.0.drain_deadline": "90"},
      f"{POOL0}.drain_deadline: "
-     "'90' is no duration: write a whole number and s, m, h or d, as in 90s or 30m (is '90')"),
+     "'90' is not a duration: write a whole number and s, m, h or d, as in 90s or 30m (is '90')"),
     ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
      f"{POOL0}.engine.start_limit: is shorter than any engine needs to start (is '0s'); "
      "write at least 10s; leave it out for 15m"),
     ("money that is not exact", AWS, {"budget.usd_per_month": 0.1},
      f"{FLEET}.budget.usd_per_month: "
-     "write money and shares as text or a whole number, since 0.1 is not exact (is 0.1)"),
+     "write money and shares as text or a whole number, because 0.1 is not exact (is 0.1)"),
     ("image without digest", AWS, {"pools.0.engine.image": "vllm/vllm-openai:latest"},
      f"{POOL0}.engine.image: "
      "string should match pattern '^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$' (is "
@@ -248,7 +248,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "input should be a valid dictionary or instance of PoolSettings (is 'chat')"),
     ("settings that are no map", {FLEET: ["aws"]}, {},
      f"{FLEET}: must be a map (is ['aws'])"),
-    ("no settings", {"aws:region": "us-east-1"}, {}, f"{FLEET}: is missing; write the environment there"),
+    ("no settings", {"aws:region": "us-east-1"}, {},
+     f"{FLEET}: is missing; write the settings of the environment there"),
 ]  # fmt: skip
 
 
@@ -278,7 +279,7 @@ def test_two_errors_are_both_shown() -> None:
 
 def test_a_file_of_another_stack_is_detected() -> None:
     assert said(AWS, "gcp-prod") == [
-        f"{FLEET}.environment: and cloud say aws-prod, but the stack is gcp-prod; "
+        f"{FLEET}.environment: is inconsistent: environment and cloud give aws-prod, but the stack is gcp-prod; "
         "correct them, or use the file for stack aws-prod"
     ]
 
@@ -294,21 +295,21 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("- a\n- b\n", "is no map but list; write it as", id="list"),
+        pytest.param("- a\n- b\n", "must be a map, is list; write it as", id="list"),
         pytest.param("", "is empty; write it as", id="empty"),
         pytest.param("other: 1\n", "has no config: map; write it as", id="no config"),
-        pytest.param("a: [1\n", "is no YAML: while parsing", id="broken"),
-        pytest.param("\x00", "is no YAML", id="not text"),
-        pytest.param("a: 2026-99-99\n", "is no YAML: month must be", id="a day that there is not"),
-        pytest.param(f"a: {'1' * 5000}\n", "is no YAML: Exceeds the limit", id="a number of 5000 digits"),
-        pytest.param("? [a]\n: b\n", r"\['a'\] is a key that is no word", id="a list for a key"),
-        pytest.param("? {a: 1}\n: b\n", "is a key that is no word", id="a map for a key"),
+        pytest.param("a: [1\n", "is not YAML: while parsing", id="broken"),
+        pytest.param("\x00", "is not YAML", id="not text"),
+        pytest.param("a: 2026-99-99\n", "is not YAML: month must be", id="a day that there is not"),
+        pytest.param(f"a: {'1' * 5000}\n", "is not YAML: Exceeds the limit", id="a number of 5000 digits"),
+        pytest.param("? [a]\n: b\n", r"\['a'\] is a key that is not a scalar", id="a list for a key"),
+        pytest.param("? {a: 1}\n: b\n", "is a key that is not a scalar", id="a map for a key"),
         pytest.param("a: 1\nb: 2\na: 3\n", "'a' is written twice, first in line 1", id="a key twice"),
-        pytest.param("a: &a [x, *a]\nconfig: *a\n", "an alias stands inside of what it means", id="alias of itself"),
-        pytest.param(LAUGHS, "its aliases mean more than 100000 values", id="aliases that mean billions"),
+        pytest.param("a: &a [x, *a]\nconfig: *a\n", "refers to a value that contains it", id="alias of itself"),
+        pytest.param(LAUGHS, "its aliases expand to more than 100000 values", id="aliases that mean billions"),
         pytest.param("[" * 5000, "is nested too deep", id="nested deep"),
         pytest.param("a: 1\n" * 300_000, "is larger than 1 MiB", id="huge"),
-        pytest.param("!!python/object/apply:os.getcwd []\n", "is no YAML: could not determine", id="code"),
+        pytest.param("!!python/object/apply:os.getcwd []\n", "is not YAML: could not determine", id="code"),
     ],
 )
 def test_an_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -100,7 +100,7 @@ class IdleWatchdog:
         if one.claimed_pool is not None:
             return messages.claims(one)
         routers = self._document.router.machines
-        is_router = one.is_of_the_house and one.tags.get(ROLE) == ROUTER
+        is_router = one.is_infrastructure and one.tags.get(ROLE) == ROUTER
         return messages.claims_router(one) if is_router and routers is not None and one.id not in routers else None
 
     def observe(self, now: datetime) -> IdleObservation:

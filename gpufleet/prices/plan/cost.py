@@ -273,7 +273,7 @@ class _Pool:
             group.desired for group in of_pool if group.capacity_type is CapacityType.RESERVED
         )
 
-        fallback = settings.capacity.stand_in
+        fallback = settings.capacity.fallback
         self._fallback_max = fallback.max if fallback else 0
 
     def lines(self) -> Iterator[CostLine]:

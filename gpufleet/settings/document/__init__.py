@@ -38,7 +38,7 @@ class DocumentError(ValueError):
 
 
 class Origin(Strict):
-    """Who wrote the document."""
+    """The program, stack and revision that wrote the document, and when."""
 
     project: str
     stack: str
@@ -47,6 +47,8 @@ class Origin(Strict):
 
 
 class Router(Strict):
+    """The router of the environment."""
+
     url: str
     machines: tuple[str, ...] | None = None
     """Routers on dedicated machines (AWS: instance ids; Google Cloud: names). None in documents of earlier releases,
@@ -54,6 +56,8 @@ class Router(Strict):
 
 
 class Notify(Strict):
+    """Slack notifications: channel, time of the daily digest, and the users who may keep an idle instance."""
+
     slack_channel: str
     digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
     """When a day of `gpufleet report digest --daily` ends, in `timezone`."""
@@ -63,7 +67,7 @@ class Notify(Strict):
 
 
 class GroupEntry(Strict):
-    """One scaling group of a pool."""
+    """One scaling group of a pool. `max` is a number of instances."""
 
     type: CapacityType
     zone: str | None = None
@@ -78,7 +82,7 @@ class GroupEntry(Strict):
 
 
 class Objectives(Strict):
-    """What a pool's alerts hold it to; what is absent is not judged."""
+    """The objectives of a pool, which its alerts check. An absent objective is not checked."""
 
     latency_p99: Duration | None = None
     """Limit for 99 % of the answers, from arrival to last token."""
@@ -170,7 +174,7 @@ class FleetDocument(Strict):
         for name, place in (("engine_key", self.engine_key), ("orders.private_key", orders)):
             if place is not None and not is_of_environment(place, self.cloud, self.environment, self.account):
                 begin = secret_names_begin(self.cloud, self.environment)
-                raise ValueError(f"{name}: is no secret of {self.environment}: its name must begin with {begin}")
+                raise ValueError(f"{name}: is not a secret of {self.environment}: its name must begin with {begin}")
         return self
 
     @property
@@ -193,7 +197,7 @@ class FleetDocument(Strict):
         for pool in self.pools:
             if pool.name == name:
                 return pool
-        raise KeyError(f"no pool {name!r}; there is {', '.join(p.name for p in self.pools) or 'none'}")
+        raise KeyError(f"no pool {name!r}; pools: {', '.join(p.name for p in self.pools) or 'none'}")
 
 
 def parse(text: str | bytes, source: str) -> FleetDocument:
@@ -201,14 +205,14 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
     try:
         raw: object = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
-        raise DocumentError(source, (f"is no JSON: {error}",)) from error
+        raise DocumentError(source, (f"is not JSON: {error}",)) from error
     if not is_map(raw):
         raise DocumentError(source, (f"must be a JSON object, is {type(raw).__name__}",))
     version = raw.get("version")
     if version != VERSION:
         raise DocumentError(
             source,
-            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of the two",),
+            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of both",),
         )
     try:
         # `agent_token` is in documents from before signed orders: a reference of a secret that is no longer used.
@@ -230,17 +234,17 @@ def render(document: FleetDocument) -> str:
 
     Newer fields with default values are omitted, so that earlier releases can read the document.
     """
-    silent: dict[str, Any] = {} if document.node_exporter else {"node_exporter": True}
+    excluded: dict[str, Any] = {} if document.node_exporter else {"node_exporter": True}
     if (budget := document.budget) is not None:
-        unsaid = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
-        silent["budget"] = unsaid | {"unpriced": budget.unpriced is Unpriced.WARN}
+        omitted = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
+        excluded["budget"] = omitted | {"unpriced": budget.unpriced is Unpriced.WARN}
     if document.router.machines is None:
-        silent["router"] = {"machines"}
-    silent["pools"] = {number: _unsaid(pool) for number, pool in enumerate(document.pools)}
-    return document.model_dump_json(indent=2, exclude=silent) + "\n"
+        excluded["router"] = {"machines"}
+    excluded["pools"] = {number: _omitted(pool) for number, pool in enumerate(document.pools)}
+    return document.model_dump_json(indent=2, exclude=excluded) + "\n"
 
 
-def _unsaid(pool: Pool) -> dict[str, Any]:
+def _omitted(pool: Pool) -> dict[str, Any]:
     """Return the fields of a pool that are omitted from the JSON."""
     idle, spot = pool.watchdogs.idle, pool.watchdogs.spot
     return {

@@ -10,7 +10,7 @@ from gpufleet.settings.document.fields import Duration, MoreThanZero, Share, Str
 
 
 class AlertsEntry(Strict):
-    """Thresholds of the alerts. Shares are 0 to 1."""
+    """Thresholds of the alerts. Shares are numbers from 0 to 1; temperatures are in °C."""
 
     gpu_active_below: Share = 0.30
     gpu_active_above: Share = 0.95

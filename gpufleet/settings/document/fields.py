@@ -32,7 +32,7 @@ def _to_duration(value: Any) -> Any:
 
 def _exact(value: Any) -> Any:
     if isinstance(value, float):
-        raise ValueError("write money and shares as text or a whole number, since 0.1 is not exact")
+        raise ValueError("write money and shares as text or a whole number, because 0.1 is not exact")
     return value
 
 
@@ -50,7 +50,7 @@ def _known_zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (KeyError, ValueError, OSError):
-        raise ValueError(f"{value!r} is no time zone: write a name such as Europe/Berlin or UTC") from None
+        raise ValueError(f"{value!r} is not a time zone: write a name such as Europe/Berlin or UTC") from None
     return value
 
 

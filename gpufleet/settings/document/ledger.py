@@ -11,7 +11,7 @@ _URL: Final = re.compile(
 """Stricter than the URL parsers of SQLAlchemy and libpq, so that neither can find another host than this one."""
 _LOCAL: Final = re.compile(r"localhost|127(?:\.\d{1,3}){3}|\[?::1\]?|/.*")
 _NAME: Final = re.compile(r"[a-z_]+")
-_STRANGE: Final = ("service", "servicefile", "passfile")
+_FILE_OPTIONS: Final = ("service", "servicefile", "passfile")
 """Options that name files on the reader's machine that contain hosts or passwords."""
 _AUTHENTICATION: Final = frozenset({"scram-sha-256", "none"})
 """Authentication methods that do not send the password to the server."""
@@ -27,17 +27,17 @@ def why_unverified(url: str) -> str | None:
         return None
     found = _URL.fullmatch(url)
     if found is None:
-        return "is no URL of SQLite, or of PostgreSQL on one host"
+        return "is neither a SQLite URL nor a URL of PostgreSQL on one host"
     options = _options(found["query"] or "")
     if options is None:
-        return "has an option that is written in an unusual way"
-    if strange := [name for name in _STRANGE if name in options]:
-        return f"has the option {strange[0]}"
+        return "contains an option name with characters other than a-z and _"
+    if file_options := [name for name in _FILE_OPTIONS if name in options]:
+        return f"has the option {file_options[0]}"
     if not set(",".join(options.get("require_auth", ())).split(",")) - {""} <= _AUTHENTICATION:
-        return "lets the server ask for the password itself (require_auth)"
+        return "allows authentication methods that send the password to the server (require_auth)"
     if _is_local(found["host"], options) or options.get("sslmode") == ["verify-full"]:
         return None
-    return "has no sslmode=verify-full, so whoever answers in the server's place gets the password"
+    return "has no sslmode=verify-full, so a server that impersonates the database could get the password"
 
 
 def _options(query: str) -> Mapping[str, Sequence[str]] | None:

@@ -10,7 +10,7 @@ from gpufleet.settings.document.fields import ExactDecimal, Strict
 
 
 class Unpriced(StrEnum):
-    """What an instance without a price does to the limit per hour."""
+    """How instances without a known price affect the limit `stop_growth_at_usd_per_hour`."""
 
     WARN = "warn"
     """The sum is a lower bound, and operators are notified."""
@@ -19,6 +19,9 @@ class Unpriced(StrEnum):
 
 
 class Budget(Strict):
+    """The budget of the environment, in USD. `usd_per_hour_at_max`: highest allowed cost per hour with all pools at
+    their maximum."""
+
     usd_per_month: ExactDecimal
     usd_per_hour_at_max: ExactDecimal
     stop_growth_at_usd_per_hour: ExactDecimal | None = None
@@ -28,7 +31,7 @@ class Budget(Strict):
 
 
 class PartBudget(Strict):
-    """The budget of one pool or one team."""
+    """The monthly budget of one pool or one team, in USD."""
 
     pool: str | None = None
     team: str | None = None
@@ -49,6 +52,8 @@ class PartBudget(Strict):
 
 
 class PriceOverride(Strict):
+    """A price in USD per hour that replaces the price book's for one SKU, with its source and date."""
+
     sku: str
     usd_per_hour: ExactDecimal
     source: str
@@ -61,7 +66,7 @@ class PriceSettings(Strict):
 
 
 class SharedEntry(Strict):
-    """Something beside the GPU instances that costs money by the hour: NAT, disks, the control host."""
+    """A resource other than GPU instances that costs money by the hour, such as NAT, disks or the control host."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     sku: Annotated[str, Field(pattern=r"^(aws|gcp):.+")]
@@ -84,7 +89,7 @@ class _Term(Strict):
 
 
 class BlockEntry(_Term):
-    """A Capacity Block: its fee is paid at once and spread over its time."""
+    """A purchased Capacity Block: its fee in USD is paid at once and spread over its period."""
 
     reservation: str
     instances: Annotated[int, Field(ge=1)]
@@ -92,7 +97,8 @@ class BlockEntry(_Term):
 
 
 class SpendEntry(_Term):
-    """A Savings Plan or CUD: USD an hour, used or not, and the rates at which it is used."""
+    """A Savings Plan or committed use discount: the committed USD per hour, due whether used or not, and the rates
+    in USD per hour at which instances use it."""
 
     name: str
     usd_per_hour: ExactDecimal
@@ -107,7 +113,7 @@ class SpendEntry(_Term):
 
 
 class Commitments(Strict):
-    """What was bought ahead, declared."""
+    """The purchased commitments of the environment: Capacity Blocks, and Savings Plans or committed use discounts."""
 
     blocks: tuple[BlockEntry, ...] = ()
     spends: tuple[SpendEntry, ...] = ()

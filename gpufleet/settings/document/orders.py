@@ -6,7 +6,7 @@ from gpufleet.settings.document.fields import Strict
 
 
 class OrderKeys(Strict):
-    """Who may give orders to the environment's node agents."""
+    """The keys that sign orders to the environment's node agents, and verify them."""
 
     private_key: str
     """The secret with the private key of the control host: its name in settings, its reference

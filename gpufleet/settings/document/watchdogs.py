@@ -28,9 +28,9 @@ _Schedule = Annotated[
 
 def _named(rule: OrphanPolicy) -> OrphanPolicy:
     if not (rule.tags or rule.name_like or rule.owner or rule.older_than):
-        raise ValueError("names nothing: give tags, name_like, owner or older_than")
+        raise ValueError("selects no instances: set tags, name_like, owner or older_than")
     if rule.action is OrphanAction.STOP and rule.evidence is EvidenceSource.CLOUDWATCH:
-        raise ValueError("CloudWatch knows no engine, and a stop needs both sources: use prometheus, or mark")
+        raise ValueError("evidence: cloudwatch has no engine metrics, which a stop requires: use prometheus, or mark")
     return rule
 
 
@@ -41,7 +41,7 @@ OrphanRule = Annotated[
 
 
 class Watchdogs(Strict):
-    """The watchdogs of a pool; one that is absent does not look at the pool."""
+    """The watchdogs of a pool. An absent watchdog does not observe or change the pool."""
 
     idle: (
         Annotated[IdlePolicy, InPlace(coverage=Share, gpu_active_below=Share, max_stops_per_day=MoreThanZero | None)]

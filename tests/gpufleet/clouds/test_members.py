@@ -72,7 +72,7 @@ def test_on_aws_the_group_tag_decides_membership(
     assert one.pool == life.instance.pool == ("legal" if member else None)
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
-    assert not one.is_of_the_house, "who claims a pool is not hidden among routers and control host"
+    assert not one.is_infrastructure, "who claims a pool is not hidden among routers and control host"
 
 
 def test_an_inventory_without_groups_reports_no_pool() -> None:

@@ -85,7 +85,7 @@ def test_a_rollout_replaces_every_instance_once(cloud: RunningCloud, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        pytest.param(("--limit", "soon", "--apply"), 2, "'soon' is no duration", id="bad limit"),
+        pytest.param(("--limit", "soon", "--apply"), 2, "'soon' is not a duration", id="bad limit"),
         pytest.param(("--cancel",), 0, "", id="nothing to cancel"),
     ],
 )
@@ -115,4 +115,4 @@ def test_an_unknown_pool_is_named(cloud: RunningCloud, tmp_path: Path) -> None:
         cwd=REPOSITORY, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "no pool 'nope'; there is chat" in done.stderr
+    assert "no pool 'nope'; pools: chat" in done.stderr

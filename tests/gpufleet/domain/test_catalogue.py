@@ -36,7 +36,7 @@ def test_a_fractional_machine_has_a_share_of_a_gpu() -> None:
     [
         pytest.param(Cloud.AWS, "g6.xlrage", "g6.xlarge", id="letters swapped"),
         pytest.param(Cloud.AWS, "G6.XLARGE", "g6.xlarge", id="upper case"),
-        pytest.param(Cloud.GCP, "g6.xlarge", "sold by aws", id="another cloud"),
+        pytest.param(Cloud.GCP, "g6.xlarge", "offered by aws", id="another cloud"),
         pytest.param(Cloud.GCP, "zzz", "known are a2-", id="nothing near"),
     ],
 )

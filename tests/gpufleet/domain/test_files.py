@@ -22,8 +22,8 @@ def whole(path: Path, text: str) -> None:
 def test_no_partial_file_is_left(
     tmp_path: Path, write: Callable[[Path, str], None], before: str | None, *, shown_to_others: bool
 ) -> None:
-    path = tmp_path / "told.json"
-    (tmp_path / ".told.json.part").write_text("what a killed one left")
+    path = tmp_path / "file.json"
+    (tmp_path / ".file.json.part").write_text("what a killed one left")
     if before is not None:
         path.write_text(before)
     write(path, "new")
@@ -33,9 +33,9 @@ def test_no_partial_file_is_left(
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "told.json"
+    path = tmp_path / "file.json"
     path.write_text("old")
-    (tmp_path / ".told.json.part").mkdir()
-    with pytest.raises(OSError, match="told"):
+    (tmp_path / ".file.json.part").mkdir()
+    with pytest.raises(OSError, match="file.json"):
         write_atomically(path, b"new")
     assert path.read_text() == "old"

@@ -17,6 +17,6 @@ WAY_OUT = "raise the pool first: gpufleet target chat 3 --reason rollout"
     ],
 )
 def test_an_objection_contains_the_remedy(ready: int, *, objects: bool) -> None:
-    said = floors.objection("chat", 2, ready)
-    assert (said is not None) is objects
-    assert said is None or (said.startswith(f"{ready} replicas are ready") and said.endswith(WAY_OUT))
+    objection = floors.objection("chat", 2, ready)
+    assert (objection is not None) is objects
+    assert objection is None or (objection.startswith(f"{ready} replicas are ready") and objection.endswith(WAY_OUT))

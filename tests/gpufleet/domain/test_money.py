@@ -31,7 +31,7 @@ def test_every_published_cost_is_reproduced_to_twelve_digits() -> None:
 
 
 def test_a_negative_duration_cannot_cost() -> None:
-    with pytest.raises(ValueError, match="end lies before its start"):
+    with pytest.raises(ValueError, match="its end is before its start"):
         money.dollar_seconds(Decimal(1), timedelta(microseconds=-1))
 
 
@@ -64,14 +64,14 @@ def test_the_largest_remainder_gets_the_cent() -> None:
 
 
 def test_parts_with_another_sum_are_refused() -> None:
-    with pytest.raises(ValueError, match="no split"):
+    with pytest.raises(ValueError, match="cannot be rounded"):
         money.rounded_parts([Decimal(1), Decimal(1)], Decimal(3))
 
 
 @given(amount=USD, weights=st.lists(st.integers(0, 10**9).map(Decimal), min_size=1, max_size=9))
 def test_a_split_adds_up_and_gives_nothing_to_no_weight(amount: Decimal, weights: list[Decimal]) -> None:
     if not any(weights):
-        with pytest.raises(ValueError, match="nothing to split by"):
+        with pytest.raises(ValueError, match="cannot be split"):
             money.split(amount, weights)
         return
     parts = money.split(amount, weights)
@@ -146,15 +146,13 @@ def test_a_split_by_hand(weights: list[str], parts: list[str]) -> None:
 
 @pytest.mark.parametrize("weights", [["-1", "3"], ["0", "0"]], ids=["negative", "all zero"])
 def test_invalid_weights_are_refused(weights: list[str]) -> None:
-    with pytest.raises(
-        ValueError, match="^nothing to split by: the weights must not be negative, and one must be above"
-    ):
+    with pytest.raises(ValueError, match="^the amount cannot be split: weights must be 0 or more"):
         money.split(Decimal(1), [Decimal(w) for w in weights])
 
 
 def test_parts_can_differ_from_the_whole_by_less_than_a_step_each() -> None:
     assert money.rounded_parts([Decimal("0.019"), Decimal("0.019")], Decimal("0.04")) == (Decimal("0.02"),) * 2
-    with pytest.raises(ValueError, match="2 parts that sum up to 0.02 are no split of 0.05"):
+    with pytest.raises(ValueError, match="2 parts with the sum 0.02 cannot be rounded to 0.05"):
         money.rounded_parts([Decimal("0.01"), Decimal("0.01")], Decimal("0.05"))
-    with pytest.raises(ValueError, match="no split"):
+    with pytest.raises(ValueError, match="cannot be rounded"):
         money.rounded_parts([Decimal("0.03")], Decimal("0.01"))

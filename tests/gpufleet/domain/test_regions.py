@@ -19,12 +19,12 @@ def test_regions_of_google_have_prices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "region", "said"),
+    ("cloud", "region", "hint"),
     [
         pytest.param(Cloud.AWS, "us-east1", "choose one of aws: this one is gcp's", id="of the other cloud"),
         pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="slip of the pen"),
         pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing near"),
     ],
 )
-def test_similar_regions_are_suggested(cloud: Cloud, region: str, said: str) -> None:
-    assert near(cloud, region).startswith(said)
+def test_similar_regions_are_suggested(cloud: Cloud, region: str, hint: str) -> None:
+    assert near(cloud, region).startswith(hint)

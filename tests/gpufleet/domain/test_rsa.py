@@ -177,39 +177,39 @@ def with_trailing(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         pytest.param(lambda: signing.pem(), "is a private key", id="a private key"),
-        pytest.param(lambda: "", "is no RSA public key", id="nothing"),
-        pytest.param(lambda: "ssh-rsa AAAAB3NzaC1yc2E=", "is no RSA public key", id="an SSH key"),
-        pytest.param(lambda: "!" * 300, "is no RSA public key", id="no base64"),
-        pytest.param(lambda: base64.b64encode(b"\x30\x82" * 100).decode(), "is no RSA public key", id="no DER"),
+        pytest.param(lambda: "", "is not an RSA public key", id="nothing"),
+        pytest.param(lambda: "ssh-rsa AAAAB3NzaC1yc2E=", "is not an RSA public key", id="an SSH key"),
+        pytest.param(lambda: "!" * 300, "is not an RSA public key", id="no base64"),
+        pytest.param(lambda: base64.b64encode(b"\x30\x82" * 100).decode(), "is not an RSA public key", id="no DER"),
         pytest.param(
             lambda: base64.b64encode(
                 ec.generate_private_key(ec.SECP256R1()).public_key().public_bytes(
                     Encoding.DER, PublicFormat.SubjectPublicKeyInfo
                 )
-            ).decode(), "is no RSA public key", id="a key of a curve",
+            ).decode(), "is not an RSA public key", id="a key of a curve",
         ),
         pytest.param(
             lambda: private().public_key().public_bytes(Encoding.PEM, PublicFormat.PKCS1).decode(),
-            "is no RSA public key", id="PKCS #1",
+            "is not an RSA public key", id="PKCS #1",
         ),
         pytest.param(
             lambda: spki(rsa.RSAPublicNumbers(3, signing.key().public.modulus)), "exponent 65537", id="exponent 3"
         ),
         pytest.param(
             lambda: base64.b64encode(PublicKey(signing.key().public.modulus * 2).der).decode(),
-            "is no RSA public key", id="an even modulus",
+            "is not an RSA public key", id="an even modulus",
         ),
         pytest.param(lambda: PublicKey((1 << 1023) | 1).text, "has 1024 bits, must have 2048 to 4096", id="small"),
         pytest.param(lambda: PublicKey((1 << 2046) | 1).text, "has 2047 bits", id="a bit too small"),
         pytest.param(lambda: PublicKey((1 << 8191) | 1).text, "has 8192 bits", id="large"),
-        pytest.param(lambda: with_trailing(signing.key().public.text), "is no RSA public key", id="a byte more"),
+        pytest.param(lambda: with_trailing(signing.key().public.text), "is not an RSA public key", id="a byte more"),
     ],
 )  # fmt: skip
-def test_an_invalid_key_for_orders(text: Callable[[], str], says: str) -> None:
-    with pytest.raises(KeyFormError, match=says) as refused:
+def test_an_invalid_key_for_orders(text: Callable[[], str], message: str) -> None:
+    with pytest.raises(KeyFormError, match=message) as refused:
         public_key(text())
     assert not text() or text()[:40] not in str(refused.value)
 
@@ -230,8 +230,8 @@ def test_a_forged_signature_of_a_small_exponent_would_not_pass_either() -> None:
 def test_the_error_of_an_invalid_private_key_shows_none_of_it() -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     pem = curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    for text, says in (("correct-horse-battery", "no private key"), ("", "no private key"), (pem, "not RSA")):
-        with pytest.raises(KeyFormError, match=says) as refused:
+    for text, message in (("correct-horse-battery", "no private key"), ("", "no private key"), (pem, "not RSA")):
+        with pytest.raises(KeyFormError, match=message) as refused:
             OrderKey(text)
         assert not text or text[:20] not in str(refused.value)
     with pytest.raises(KeyFormError, match="has 1024 bits"):

@@ -173,5 +173,5 @@ def test_environment_variable_allows_clear_text_for_the_own_process(
 def test_secrets_of_another_environment_are_refused(cloud: str, place: str, name: str) -> None:
     value = {"private_key": place, "public_keys": []} if name == "orders" else place
     text = json.dumps({**DOCUMENT, "cloud": cloud, name: value})
-    with pytest.raises(document.DocumentError, match="is no secret of dev"):
+    with pytest.raises(document.DocumentError, match="is not a secret of dev"):
         document.parse(text, BUCKET)

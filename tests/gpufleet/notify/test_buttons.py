@@ -18,10 +18,11 @@ from localcloud.slack.interactive import sign
 from localcloud.slack.server import SlackSink
 from sqlalchemy import Engine
 
-from app.adapters import FleetMessages, WallClock
+from app.adapters import FleetMessages
 from app.fleets import load_one
 from gpufleet.domain import tags
 from gpufleet.domain.brakes import Brake
+from gpufleet.domain.clocks import WallClock
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.ledger import operations
 from gpufleet.ledger.outbox import messages

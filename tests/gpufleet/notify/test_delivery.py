@@ -291,11 +291,12 @@ POSTER = """
 import sys
 from datetime import UTC, datetime, timedelta
 from gpufleet.ledger.schema import open_ledger
-from gpufleet.notify.deliver import Clock, Delivery
+from gpufleet.domain.clocks import WallClock
+from gpufleet.notify.deliver import Delivery
 from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
 bot = SlackBot(local_token.BOT, sys.argv[2], timeout_s=0.2)
-delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=Clock().now,
+delivery = Delivery(engine=open_ledger(sys.argv[1]), receiver=bot, now=WallClock().now,
                     sending_timeout=timedelta(seconds=0.3), look_up_delay=timedelta(seconds=0.05))
 print("at work", flush=True)
 while delivery.run(most=50).later is not None:

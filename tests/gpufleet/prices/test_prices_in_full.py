@@ -145,7 +145,7 @@ def test_dates_of_prices() -> None:
         parse_as_of("soon")
     with pytest.raises(ValueError, match="EUR"):
         price("1", currency="EUR")
-    with pytest.raises(ValueError, match=r"-1 USD/h is no price \(source t\)"):
+    with pytest.raises(ValueError, match=r"-1 USD/h is not a valid price \(source t\)"):
         price("-1")
     assert price("0").usd_per_hour == 0
 

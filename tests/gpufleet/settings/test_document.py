@@ -22,24 +22,24 @@ def test_newer_fields_are_written_only_if_they_differ_from_the_default() -> None
     assert document.parse(document.render(wanted), "again") == wanted
 
 
-@pytest.mark.parametrize("said", [False, True])
-def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
+@pytest.mark.parametrize("with_ceilings", [False, True])
+def test_earlier_releases_read_a_document_without_ceilings(with_ceilings: bool) -> None:
     whole = a_document()
     budget = {"usd_per_month": "9000", "usd_per_hour_at_max": "40"}
     spot: dict[str, Any] = {}
-    if said:
+    if with_ceilings:
         budget |= {"stop_growth_at_usd_per_hour": "30", "unpriced": "stop"}
         spot = {"max_starts_per_hour": 4}
     whole |= {"budget": budget, "pools": [pool | {"watchdogs": {"spot": spot}} for pool in whole["pools"]]}
     found = document.parse(json.dumps(whole), "fleet.json")
     text = document.render(found)
     names = ("stop_growth_at_usd_per_hour", "unpriced", "max_starts_per_hour")
-    assert [name in text for name in names] == [said] * 3
+    assert [name in text for name in names] == [with_ceilings] * 3
     assert document.parse(text, "again") == found
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "expected"),
     [
         pytest.param({}, [], id="nothing: an earlier release reads it"),
         pytest.param({"stop_price": "30m"}, [], id="the default, written"),
@@ -48,13 +48,13 @@ def test_earlier_releases_read_a_document_without_ceilings(said: bool) -> None:
     ],
 )
 def test_a_stop_price_is_written_only_if_it_differs_from_the_default(
-    written: dict[str, Any], said: list[str]
+    written: dict[str, Any], expected: list[str]
 ) -> None:
     whole = a_document()
     whole |= {"pools": [pool | {"watchdogs": {"idle": written}} for pool in whole["pools"]]}
     found = document.parse(json.dumps(whole), "fleet.json")
     text = document.render(found)
-    assert [name for name in ("stop_price",) if name in text] == said
+    assert [name for name in ("stop_price",) if name in text] == expected
     assert document.parse(text, "again") == found
 
 
@@ -77,7 +77,7 @@ def _broken(path: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         pytest.param("version", 2, "version: is 2", id="a newer version"),
         pytest.param("version", None, "version: is None", id="no version"),
@@ -85,19 +85,19 @@ def _broken(path: str, value: object) -> dict[str, Any]:
         pytest.param("pools.0.max", -1, "pools.0.max:", id="negative size"),
         pytest.param("pools.0.target", 9, "target 9 is outside 1 to 5", id="target above max"),
         pytest.param("pools.0.min", 6, "min 6 is above max 5", id="min above max"),
-        pytest.param("pools.0.watchdogs.idle.window", "soon", "'soon' is no duration", id="bad duration"),
+        pytest.param("pools.0.watchdogs.idle.window", "soon", "'soon' is not a duration", id="bad duration"),
         pytest.param("pools.0.watchdogs.idle.coverage", 90, "coverage:", id="per cent for a share"),
         pytest.param("pools.0.owned", "x", "pools.0.owned: is not a known setting", id="unknown field"),
         pytest.param("budget.usd_per_month", "NaN", "finite", id="NaN dollars"),
         pytest.param("budget.usd_per_month", True, "budget.usd_per_month", id="yes dollars"),
         pytest.param("generated_by.at", "2026-11-21T02:15:00", "generated_by.at:", id="a time without a zone"),
-        pytest.param("pools", {}, "pools:", id="pools are no list"),
+        pytest.param("pools", {}, "pools:", id="pools are not a list"),
     ],
 )
-def test_a_bad_field_is_named(path: str, value: object, said: str) -> None:
+def test_a_bad_field_is_named(path: str, value: object, message: str) -> None:
     with pytest.raises(DocumentError, match="s3://b/fleet.json") as caught:
         document.parse(json.dumps(_broken(path, value)), "s3://b/fleet.json")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_names_of_pools_and_groups_are_unique() -> None:

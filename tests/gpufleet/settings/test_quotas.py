@@ -67,13 +67,13 @@ def test_needs_are_sums_of_the_maxima(given: FleetDocument, expected: list[tuple
 
 
 @pytest.mark.parametrize(
-    ("limit", "ok", "words"),
+    ("limit", "ok", "text"),
     [(32.0, True, "up to 32 vCPUs wanted, 32 allowed"), (31.0, False, "up to 32 vCPUs wanted, 31 allowed")],
 )
-def test_a_limit_below_the_need_is_reported(limit: float, ok: bool, words: str) -> None:
+def test_a_limit_below_the_need_is_reported(limit: float, ok: bool, text: str) -> None:
     need = QuotaNeed(quota="L-1", unit="vCPUs", most=32, for_="g6.xlarge spot")
     found = command.compare("aws-prod", need, {"L-1": limit})
-    assert (found.ok, found.found) == (ok, f"g6.xlarge spot: {words}")
+    assert (found.ok, found.found) == (ok, f"g6.xlarge spot: {text}")
     assert ("ask for 32 vCPUs" in found.remedy) is not ok
 
 
@@ -113,8 +113,8 @@ def test_running_instances_are_counted(
 
 
 def test_terminated_instances_are_not_counted() -> None:
-    gone = machine("g6.xlarge", "spot", state=InstanceState.TERMINATED)
-    assert uses(Cloud.AWS, [gone, machine("g6.xlarge", "spot")]) == (QuotaUsage(quota=SPOT, unit="vCPUs", used=4),)
+    ended = machine("g6.xlarge", "spot", state=InstanceState.TERMINATED)
+    assert uses(Cloud.AWS, [ended, machine("g6.xlarge", "spot")]) == (QuotaUsage(quota=SPOT, unit="vCPUs", used=4),)
 
 
 def machine(name: str, kind: str, **changes: Any) -> Instance:
@@ -155,17 +155,17 @@ def test_use_and_limit_become_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    ("account", "words"),
+    ("account", "text"),
     [
         pytest.param(Account(None, []), "limits are not known", id="limits"),
         pytest.param(Account({SPOT: 64.0}, None), "instances are not known", id="instances"),
     ],
 )
-def test_unreadable_quotas_have_no_figure_and_are_logged_once(account: Account, words: str) -> None:
+def test_unreadable_quotas_have_no_figure_and_are_logged_once(account: Account, text: str) -> None:
     meter = account.meter()
     assert [meter.read(START + minutes * timedelta(minutes=1)) for minutes in range(3)] == [(), (), ()]
     (line,) = account.log.lines
-    assert line["part"] == "quotas" and words in line["error"]
+    assert line["part"] == "quotas" and text in line["error"]
 
 
 def test_a_quota_with_an_unknown_limit_has_no_figure() -> None:

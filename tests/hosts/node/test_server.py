@@ -92,9 +92,9 @@ def test_the_control_host_reads_the_drain_that_it_requested(servers: AgentServer
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        pytest.param(b"{", "no JSON", id="no JSON"),
-        pytest.param(b"\xff", "no JSON", id="no text"),
-        pytest.param(b"[" * 2000, "no JSON", id="nested"),
+        pytest.param(b"{", "not JSON", id="no JSON"),
+        pytest.param(b"\xff", "not JSON", id="no text"),
+        pytest.param(b"[" * 2000, "not JSON", id="nested"),
         pytest.param([], "an order is an object", id="a list"),
         pytest.param({"deadline_s": 5}, "an order is an object", id="fields are missing"),
         pytest.param({"more": 1}, "an order is an object", id="one field more"),
@@ -104,7 +104,7 @@ def test_the_control_host_reads_the_drain_that_it_requested(servers: AgentServer
         pytest.param({"instance": 5}, "instance", id="a number for the instance"),
         pytest.param({"nonce": "0" * 31}, "nonce", id="a short nonce"),
         pytest.param({"nonce": None}, "nonce", id="no nonce"),
-        pytest.param({"at": "now"}, "at: ", id="no time"),
+        pytest.param({"at": "now"}, "at: is not a time in ISO 8601", id="no time"),
         pytest.param({"at": "2026-11-21T02:00:00"}, "at: has no time zone", id="no zone"),
         pytest.param({"reason": None}, "reason", id="no reason"),
         pytest.param({"reason": "a\nb"}, "reason", id="two lines"),
