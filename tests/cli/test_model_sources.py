@@ -94,7 +94,7 @@ def test_rejected_models_of_a_hub(model: Path, tmp_path: Path, harm: str, says: 
         elif harm == "climbs":
             up.names.append("../../etc/climbs.json")
         elif harm == "swapped":
-            up.lies["model-00001-of-00002.safetensors"] = "0" * 64
+            up.wrong_hashes["model-00001-of-00002.safetensors"] = "0" * 64
         else:
             url = "hf://acme/other"
         done = add(url, tmp_path / "bucket", HF_ENDPOINT=up.url)

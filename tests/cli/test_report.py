@@ -22,7 +22,7 @@ from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures import local_token
-from tests.fixtures.small_fleet import HOUR, ODD_MODEL, WINDOW, call, document, fill, read_json, run, said
+from tests.fixtures.small_fleet import HOUR, ODD_MODEL, WINDOW, call, document, fill, read_json, run, stdout_of
 
 
 @pytest.fixture
@@ -65,15 +65,15 @@ def test_rules_of_the_window_are_the_ones_of_the_bill(fleet: Path) -> None:
 
 
 def test_table_shows_every_requested_grouping(fleet: Path) -> None:
-    shown = said("cost", "--fleet", fleet, *WINDOW, "--by", "team", "--by", "zone")
+    shown = stdout_of("cost", "--fleet", fleet, *WINDOW, "--by", "team", "--by", "zone")
     assert "search" in shown and "research" in shown and "us-east-1a" in shown
     assert ODD_MODEL not in shown
-    assert ODD_MODEL in said("cost", "--fleet", fleet, *WINDOW)
+    assert ODD_MODEL in stdout_of("cost", "--fleet", fleet, *WINDOW)
 
 
 def test_csv_has_a_row_per_charge_with_the_sum_of_the_report(fleet: Path, tmp_path: Path) -> None:
     out = tmp_path / "cost.csv"
-    assert said("cost", "--fleet", fleet, *WINDOW, "--format", "csv", "--out", out) == ""
+    assert stdout_of("cost", "--fleet", fleet, *WINDOW, "--format", "csv", "--out", out) == ""
     rows = list(csv.DictReader(StringIO(out.read_text())))
     assert tuple(rows[0]) == CSV_COLUMNS
     whole = read_json("cost", "--fleet", fleet, *WINDOW)
@@ -83,7 +83,7 @@ def test_csv_has_a_row_per_charge_with_the_sum_of_the_report(fleet: Path, tmp_pa
 
 
 def test_focus_rows_add_up_to_the_report(fleet: Path) -> None:
-    rows = list(csv.DictReader(StringIO(said("cost", "--fleet", fleet, *WINDOW, "--format", "focus"))))
+    rows = list(csv.DictReader(StringIO(stdout_of("cost", "--fleet", fleet, *WINDOW, "--format", "focus"))))
     whole = read_json("cost", "--fleet", fleet, *WINDOW)
     billed = sum(Decimal(row["EffectiveCost"]) for row in rows)
     assert abs(billed - Decimal(whole["total"]["usd"])) <= Decimal("1e-6")
@@ -108,7 +108,7 @@ class Links(HTMLParser):
 
 def test_the_page_is_one_file_without_network_or_script(fleet: Path, tmp_path: Path) -> None:
     out = tmp_path / "cost.html"
-    said("cost", "--fleet", fleet, *WINDOW, "--format", "html", "--out", out)
+    stdout_of("cost", "--fleet", fleet, *WINDOW, "--format", "html", "--out", out)
     text = out.read_text(encoding="utf-8")
     page = Links()
     page.feed(text)
@@ -122,7 +122,7 @@ def test_the_page_is_one_file_without_network_or_script(fleet: Path, tmp_path: P
 
 
 def test_waste_names_the_cause_and_what_to_do(fleet: Path) -> None:
-    shown = said("waste", "--fleet", fleet, *WINDOW)
+    shown = stdout_of("waste", "--fleet", fleet, *WINDOW)
     assert "1.4400 USD  idle in batch" in shown
     assert "unused reservation in chat" in shown
     (found,) = read_json("waste", "--fleet", fleet, *WINDOW)
@@ -141,7 +141,7 @@ def test_the_digest_forecasts_the_month_and_shows_the_budget(fleet: Path) -> Non
     (found,) = read_json("digest", "--fleet", fleet, *WINDOW)
     assert found["budget"]["usd_per_month"] == "40"
     assert Decimal(found["month"]["spent"]) == Decimal(found["total"]["usd"])
-    shown = said("digest", "--fleet", fleet, *WINDOW)
+    shown = stdout_of("digest", "--fleet", fleet, *WINDOW)
     assert "this month" in shown and "Waste:" in shown and "Saved:" in shown
 
 
@@ -276,7 +276,7 @@ def test_a_locked_ledger_is_one_clear_message_and_nothing_is_lost(
         assert "locked" in refusal("cost", "--fleet", fleet, *WINDOW, "--post")
     finally:
         other.close()
-    said("cost", "--fleet", fleet, *WINDOW, "--post")
+    stdout_of("cost", "--fleet", fleet, *WINDOW, "--post")
     assert len(slack.channels.messages) == 1
 
 
@@ -307,7 +307,7 @@ def slack(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlackSink]:
 @pytest.mark.parametrize("kind", ["cost", "waste", "savings", "digest"])
 def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> None:
     for _ in range(2):
-        said(kind, "--fleet", fleet, *WINDOW, "--post")
+        stdout_of(kind, "--fleet", fleet, *WINDOW, "--post")
     message, *thread = slack.channels.messages
     assert [one.content["thread_ts"] for one in thread] == ([message.ts] if kind == "digest" else [])
     assert message.channel == "#gpu-cost"
@@ -318,16 +318,16 @@ def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> No
 
 def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: SlackSink, tmp_path: Path) -> None:
     words = ("digest", *WINDOW, "--post", "--quiet", "--fleet", fleet)
-    assert said(*words) != ""
+    assert stdout_of(*words) != ""
     posted = len(slack.channels.messages)
     assert posted > 0
-    assert (said(*words), len(slack.channels.messages)) == ("", posted)
+    assert (stdout_of(*words), len(slack.channels.messages)) == ("", posted)
     silent = document(tmp_path, notify=None)
-    assert said("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
+    assert stdout_of("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
 
 
 def test_chart_and_csv_of_the_digest_are_in_its_thread(fleet: Path, slack: SlackSink) -> None:
-    said("digest", "--fleet", fleet, *WINDOW, "--post")
+    stdout_of("digest", "--fleet", fleet, *WINDOW, "--post")
     picture, table = slack.channels.messages[1].content["files"]
     image = slack.files.contents[picture["id"]]
     assert image.startswith(b"\x89PNG")

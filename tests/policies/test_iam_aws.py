@@ -16,7 +16,7 @@ from policies.context import Context
 from policies.iam import actions
 from policies.pack import RULES, check
 from policies.resource import UNKNOWN, Resource
-from tests.fixtures.policies.iam import AWS, RULE, said
+from tests.fixtures.policies.iam import AWS, RULE, violations
 from tests.fixtures.policies.iam_aws import (
     ACCOUNT,
     BUCKET,
@@ -43,7 +43,7 @@ def read(resource: Any = MODELS, action: Any = "s3:GetObject", **parts: Any) -> 
 
 
 def of_instance(*statements: Any, role: Any = "gpu-fleet-prod-instance-0a1b2c3") -> list[str]:
-    return said(POLICY, {"role": role, "policy": text(*statements)}, AWS, "gpu-fleet-prod-instance")
+    return violations(POLICY, {"role": role, "policy": text(*statements)}, AWS, "gpu-fleet-prod-instance")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_an_ambiguous_policy_is_refused(policy: Any, wrong: str) -> None:
 )
 def test_a_preview_knows_policies(kind: str, key: str) -> None:
     """A preview must know the program's policies. Otherwise CI, which has only a preview, would check nothing."""
-    (message,) = said(kind, {key: UNKNOWN}, AWS, "gpu-fleet-prod-control")
+    (message,) = violations(kind, {key: UNKNOWN}, AWS, "gpu-fleet-prod-control")
     assert f"{key} is (known after up): must be known to a preview" in message
 
 
@@ -229,7 +229,7 @@ def test_a_preview_knows_policies(kind: str, key: str) -> None:
     ],
 )
 def test_each_machine_has_its_own_permissions(role: Any, name: str, passes: bool) -> None:
-    assert (said(POLICY, {"role": role, "policy": text(allow())}, AWS, name) == []) is passes
+    assert (violations(POLICY, {"role": role, "policy": text(allow())}, AWS, name) == []) is passes
 
 
 def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
@@ -310,15 +310,15 @@ def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
     ],
 )  # fmt: skip
 def test_other_ways_to_permissions_are_refused(kind: str, props: dict[str, Any]) -> None:
-    assert said(kind, props, AWS)
+    assert violations(kind, props, AWS)
 
 
 def test_without_settings_no_account_is_known_and_none_may_be_a_wildcard() -> None:
     nothing = Context(today=TODAY)
     role = permissions.role_name("prod", MachineRole.CONTROL)
-    assert said(POLICY, {"policy": text(allow()), "role": f"{role}-0a1b2c3"}, nothing) == []
+    assert violations(POLICY, {"policy": text(allow()), "role": f"{role}-0a1b2c3"}, nothing) == []
     wide = text(allow(resource=GROUPS.replace(ACCOUNT, "*")))
-    assert said(POLICY, {"policy": wide, "role": f"{role}-0a1b2c3"}, nothing)
+    assert violations(POLICY, {"policy": wide, "role": f"{role}-0a1b2c3"}, nothing)
 
 
 @pytest.mark.parametrize(("until", "passes"), [(TODAY, True), (date(2026, 11, 20), False)])

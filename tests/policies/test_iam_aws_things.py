@@ -10,7 +10,7 @@ from components.aws import endpoints, permissions
 from components.aws.bucket import bucket_policy
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.fixtures.policies.iam import AWS, said
+from tests.fixtures.policies.iam import AWS, violations
 from tests.fixtures.policies.iam_aws import ACCOUNT, BUCKET, MODELS, ON_BUCKET, REGION, allow, text
 
 QUEUE = f"arn:aws:sqs:{REGION}:{ACCOUNT}:gpu-fleet-prod-notices"
@@ -49,9 +49,9 @@ def queue(**parts: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_queue_accepts_messages_of_its_rule_only(props: dict[str, Any], passes: bool) -> None:
-    assert (said(ON_QUEUE, props, AWS) == []) is passes
+    assert (violations(ON_QUEUE, props, AWS) == []) is passes
     # in the state, the queue itself also has the policy
-    assert (said("aws:sqs/queue:Queue", props, AWS) == []) is passes
+    assert (violations("aws:sqs/queue:Queue", props, AWS) == []) is passes
 
 
 S3 = endpoints.of_s3(region=REGION, account=ACCOUNT, bucket=BUCKET)
@@ -83,32 +83,32 @@ ALL = text({"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
 def test_endpoints_lead_to_our_account_alone(service: str, policy: Any, passes: bool) -> None:
     context = with_network(private_services=["ec2", "pricing.api", "sqs"])
     props = {"serviceName": f"com.amazonaws.{REGION}.{service}", "policy": policy}
-    assert (said(ENDPOINT, props, context) == []) is passes
+    assert (violations(ENDPOINT, props, context) == []) is passes
 
 
 @pytest.mark.parametrize(("name", "passes"), [("gpu-fleet-prod-notices", True), ("mine", False)])
 def test_only_the_policy_of_the_queue_is_checked_by_up(name: str, passes: bool) -> None:
     """The policy contains a rule name that Pulumi generates."""
-    assert (said(ON_QUEUE, {"policy": UNKNOWN}, AWS, name) == []) is passes
+    assert (violations(ON_QUEUE, {"policy": UNKNOWN}, AWS, name) == []) is passes
 
 
 def test_a_queue_without_a_policy_passes_in_a_state() -> None:
-    assert said("aws:sqs/queue:Queue", {"policy": ""}, AWS) == []
+    assert violations("aws:sqs/queue:Queue", {"policy": ""}, AWS) == []
 
 
 def test_a_service_of_another_account_gets_no_endpoint() -> None:
     name = f"com.amazonaws.vpce.{REGION}.vpce-svc-0123456789abcdef0"
-    assert said(ENDPOINT, {"serviceName": name}, AWS)
+    assert violations(ENDPOINT, {"serviceName": name}, AWS)
 
 
 def test_a_gateway_needs_no_policy_in_a_network_with_nat() -> None:
-    assert said(ENDPOINT, {"serviceName": f"com.amazonaws.{REGION}.s3"}, with_network(internet="nat")) == []
+    assert violations(ENDPOINT, {"serviceName": f"com.amazonaws.{REGION}.s3"}, with_network(internet="nat")) == []
 
 
 def test_the_bucket_denies_as_the_program_writes_it() -> None:
     machines = permissions.machine_roles(ACCOUNT, "prod")
     policy = bucket_policy(BUCKET, machines, (f"arn:aws:iam::{ACCOUNT}:role/deploy",))
-    assert said(ON_BUCKET, {"policy": policy}, AWS) == []
+    assert violations(ON_BUCKET, {"policy": policy}, AWS) == []
 
 
 MACHINES = permissions.machine_roles(ACCOUNT, "prod")
@@ -146,7 +146,7 @@ def denied(index: int, **changes: Any) -> str:
     ],
 )
 def test_the_bucket_keeps_its_denials(policy: str, lacks: str | None) -> None:
-    messages = said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, AWS)
+    messages = violations(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, AWS)
     assert any(f"does not deny as the statement {lacks}" in message for message in messages) is (lacks is not None)
 
 
@@ -160,8 +160,8 @@ def test_only_publishers_of_the_settings_publish(publishers: tuple[str, ...], pa
     fleet["bucket"]["publishers"] = [PUBLISHER]
     context = replace(AWS, config={"gpu-fleet:fleet": json.dumps(fleet)})
     policy = bucket_policy(BUCKET, MACHINES, publishers)
-    assert (said(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, context) == []) is passes
+    assert (violations(ON_BUCKET, {"bucket": BUCKET, "policy": policy}, context) == []) is passes
 
 
 def test_another_bucket_needs_no_denials() -> None:
-    assert said(ON_BUCKET, {"bucket": "mine", "policy": json.dumps({"Statement": []})}, AWS) == []
+    assert violations(ON_BUCKET, {"bucket": "mine", "policy": json.dumps({"Statement": []})}, AWS) == []

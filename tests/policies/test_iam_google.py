@@ -11,7 +11,7 @@ from components.gcp.permissions import CONTROL, MARKS, ROUTER, STOP
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.fixtures.policies.iam import GCP, RULE, said
+from tests.fixtures.policies.iam import GCP, RULE, violations
 from tests.fixtures.policies.iam_google import (
     BUCKET,
     CTL,
@@ -66,7 +66,7 @@ def custom(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_roles_of_the_program_pass(kind: str, props: dict[str, Any], name: str) -> None:
-    assert said(kind, props, GCP, name) == []
+    assert violations(kind, props, GCP, name) == []
 
 
 def given_to(member: str) -> dict[str, Any]:
@@ -184,37 +184,37 @@ def given_to(member: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_roles_outside_the_program_are_refused(kind: str, props: dict[str, Any], wrong: str) -> None:
-    messages = said(kind, props, GCP)
+    messages = violations(kind, props, GCP)
     assert messages
     assert wrong in messages[0]
 
 
 def test_an_unknown_member_is_matched_by_the_name_of_the_binding() -> None:
     whole = on_bucket(member=UNKNOWN, condition=None)
-    assert said(ON_BUCKET, whole, GCP, "gpu-fleet-prod-ctl-bucket-0") == []
-    assert said(ON_BUCKET, whole, GCP, "gpu-fleet-prod-gpu-bucket-0")
-    assert said(ON_BUCKET, whole, GCP, "mine")
+    assert violations(ON_BUCKET, whole, GCP, "gpu-fleet-prod-ctl-bucket-0") == []
+    assert violations(ON_BUCKET, whole, GCP, "gpu-fleet-prod-gpu-bucket-0")
+    assert violations(ON_BUCKET, whole, GCP, "mine")
 
 
 def test_up_checks_what_the_preview_matched_by_name() -> None:
-    assert said(ON_BUCKET, on_bucket(condition=None), GCP, "gpu-fleet-prod-ctl-bucket-0")
+    assert violations(ON_BUCKET, on_bucket(condition=None), GCP, "gpu-fleet-prod-ctl-bucket-0")
 
 
 def test_an_environment_with_hyphens_has_underscores_in_its_role() -> None:
     fleet = json.loads(GCP.config["gpu-fleet:fleet"]) | {"environment": "eu-prod"}
     context = replace(GCP, environment="eu-prod", config={"gpu-fleet:fleet": json.dumps(fleet)})
-    assert said(CUSTOM, custom(roleId="gpu_fleet_eu_prod_ctl"), context) == []
-    assert said(CUSTOM, custom(), context)
+    assert violations(CUSTOM, custom(roleId="gpu_fleet_eu_prod_ctl"), context) == []
+    assert violations(CUSTOM, custom(), context)
 
 
 def test_without_settings_no_project_is_known_and_external_members_are_refused() -> None:
     nothing = Context(today=TODAY)
-    assert said(ON_BUCKET, on_bucket(), nothing) == []
-    assert said(ON_BUCKET, on_bucket(member="allUsers"), nothing)
+    assert violations(ON_BUCKET, on_bucket(), nothing) == []
+    assert violations(ON_BUCKET, on_bucket(member="allUsers"), nothing)
 
 
 @pytest.mark.parametrize(("until", "passes"), [(TODAY, True), (date(2026, 11, 20), False)])
 def test_an_additional_binding_needs_an_expiring_exception(until: date, passes: bool) -> None:
     exception = PolicyException(rule=RULE, resource="it", owner="ann", reason="reports", until=until)
     context = replace(GCP, exceptions=(exception,))
-    assert (said(ON_PROJECT, on_project(role="roles/viewer"), context) == []) is passes
+    assert (violations(ON_PROJECT, on_project(role="roles/viewer"), context) == []) is passes

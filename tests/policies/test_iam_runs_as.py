@@ -8,7 +8,7 @@ import pytest
 from gpufleet.settings.environment import PolicyException
 from policies.context import Context
 from policies.resource import UNKNOWN
-from tests.fixtures.policies.iam import AWS, GCP, said
+from tests.fixtures.policies.iam import AWS, GCP, violations
 from tests.fixtures.policies.resources import TODAY
 
 TEMPLATE, INSTANCE = "aws:ec2/launchTemplate:LaunchTemplate", "aws:ec2/instance:Instance"
@@ -69,7 +69,7 @@ EMAIL = "gpu-fleet-prod-gpu@example-project.iam.gserviceaccount.com"
 def test_machines_run_with_identities_of_the_program(
     kind: str, props: dict[str, Any], context: Context, passes: bool
 ) -> None:
-    assert (said(kind, props, context) == []) is passes
+    assert (violations(kind, props, context) == []) is passes
 
 
 @pytest.mark.parametrize(("kind", "passes"), [(INSTANCE, True), (TEMPLATE, False)])
@@ -78,4 +78,4 @@ def test_an_exception_allows_a_bastion_its_own_permissions(kind: str, passes: bo
         rule="resource-type-listed", type=kind, resource="it", owner="ann", reason="bastion", until=TODAY
     )
     context = replace(AWS, exceptions=(exception,))
-    assert (said(INSTANCE, {"iamInstanceProfile": "bastion"}, context) == []) is passes
+    assert (violations(INSTANCE, {"iamInstanceProfile": "bastion"}, context) == []) is passes

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, changed, problems
 
 GITHUB, HUB, OPENAI = "ghp_" + "b" * 36, "hf_" + "a" * 34, "sk-" + "c" * 40
 AMAZON, WEBHOOK = "AKIA" + "I" * 16, "https://hooks.slack.com/services/" + "T000/B000/XXXX"
@@ -344,14 +344,14 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_an_error_is_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
-    assert said(changed(config, changes)) == [
+    assert problems(changed(config, changes)) == [
         expected.removeprefix("/") if expected[0] == "/" else f"{FLEET}.{expected}"
     ]
 
 
 def test_a_switch_is_not_a_secret_whatever_its_name() -> None:
     switches = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"}
-    assert said(changed(AWS, {"pools.0.engine.env": switches})) == []
+    assert problems(changed(AWS, {"pools.0.engine.env": switches})) == []
 
 
 @pytest.mark.parametrize(
@@ -366,14 +366,14 @@ def test_a_switch_is_not_a_secret_whatever_its_name() -> None:
     ],
 )
 def test_a_secret_is_refused_and_not_shown(changes: dict[str, Any]) -> None:
-    lines = "\n".join(said(changed(AWS, changes)))
+    lines = "\n".join(problems(changed(AWS, changes)))
     assert lines
     assert not [value for value in (GITHUB, HUB, OPENAI, WEBHOOK, "hunter2") if value in lines]
 
 
 @pytest.mark.parametrize("value", [HUB, "9" * 100_000], ids=["a secret", "a long text"])
 def test_a_message_that_quotes_the_value_shows_no_secret_and_stays_short(value: str) -> None:
-    (line,) = said(changed(AWS, {"pools.0.drain_deadline": value}))
+    (line,) = problems(changed(AWS, {"pools.0.drain_deadline": value}))
     assert line.startswith(f"{FLEET}.pools.0.drain_deadline: ")
     assert value not in line
     assert len(line) < 400
@@ -398,5 +398,5 @@ def test_a_message_that_quotes_the_value_shows_no_secret_and_stays_short(value: 
     ],
 )  # fmt: skip
 def test_all_form_errors_or_all_value_errors_are_reported_together(changes: dict[str, Any], paths: list[str]) -> None:
-    found = [line.split(": ")[0].removeprefix(f"{FLEET}.") for line in said(changed(AWS, changes))]
+    found = [line.split(": ")[0].removeprefix(f"{FLEET}.") for line in problems(changed(AWS, changes))]
     assert sorted(found) == sorted(paths)

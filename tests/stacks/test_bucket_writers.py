@@ -13,7 +13,7 @@ from gpufleet.domain.bucket import PUBLISHED
 from tests.fixtures.fakes import RecordingMocks
 from tests.fixtures.iam import allowed, denied, google_allows, statements
 from tests.fixtures.stacks.declared import declared
-from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, changed, problems
 
 DOCUMENTS = (
     "fleet/fleet.json",
@@ -148,7 +148,7 @@ def test_a_machine_that_matches_publishers_is_denied(tmp_path: Path) -> None:
     ],
 )
 def test_publishers_that_are_refused(config: dict[str, Any], changes: dict[str, Any], wrong: str) -> None:
-    assert any(wrong in problem for problem in said(changed(config, changes))), said(changed(config, changes))
+    assert any(wrong in problem for problem in problems(changed(config, changes))), problems(changed(config, changes))
 
 
 @pytest.mark.parametrize("routers", [1, 3])

@@ -6,7 +6,7 @@ import pytest
 
 from stacks import reading
 from stacks.pools import capacity
-from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY, changed, problems
 
 POOL, FLEX = f"{FLEET}.pools.1", f"{FLEET}.pools.1.capacity.flex_start"
 ON_DEMAND = "pools.1.capacity.on_demand"
@@ -20,7 +20,7 @@ def with_flex_start(**change: Any) -> dict[str, Any]:
 
 
 def test_flex_start_replaces_on_demand() -> None:
-    assert said(with_flex_start()) == []
+    assert problems(with_flex_start()) == []
     parsed = reading.parse(with_flex_start(), "file", TODAY)
     bought = capacity(parsed, parsed.pools[1]).ways.flex_start
     assert bought is not None
@@ -63,24 +63,24 @@ def test_flex_start_replaces_on_demand() -> None:
     ],
 )  # fmt: skip
 def test_each_mistake_is_one_line(change: dict[str, Any], line: str) -> None:
-    assert said(with_flex_start(**change)) == [line]
+    assert problems(with_flex_start(**change)) == [line]
 
 
 def test_a_missing_run_duration_is_an_error() -> None:
-    (line,) = said(with_flex_start(run=REMOVED))
+    (line,) = problems(with_flex_start(run=REMOVED))
     assert line.startswith(f"{FLEX}.run: is missing")
 
 
 def test_a_run_must_be_long_enough_to_serve() -> None:
     slow = changed(with_flex_start(run="10m"), {"pools.1.drain_deadline": "5m"})
-    assert said(slow) == [
+    assert problems(slow) == [
         f"{FLEX}.run: leaves no time to serve beside the drain deadline, 5m (is '10m'); "
         "write 1d, or shorten drain_deadline"
     ]
 
 
 def test_flex_start_with_on_demand_is_an_error() -> None:
-    assert said(changed(GCP, {"pools.1.capacity.flex_start": GOOD})) == [
+    assert problems(changed(GCP, {"pools.1.capacity.flex_start": GOOD})) == [
         f"{FLEX}: stands beside on_demand, and both stand in for spot; "
         "name one of them; a second pool of the same model may use the other"
     ]
@@ -88,14 +88,14 @@ def test_flex_start_with_on_demand_is_an_error() -> None:
 
 def test_flex_start_on_aws_is_an_error() -> None:
     bought = {"max": 1, "machine_type": "p5.48xlarge", "zone": "us-east-1a", "run": "1d"}
-    assert said(changed(AWS, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})) == [
+    assert problems(changed(AWS, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})) == [
         f"{FLEX}: is sold by Google Cloud alone; name on_demand; a Capacity Block is a reservation with a block"
     ]
 
 
 def test_flex_start_may_be_the_only_capacity_of_a_pool() -> None:
     alone = changed(with_flex_start(), {"pools.1.capacity.spot": REMOVED, "pools.1.capacity.reserved": REMOVED})
-    assert said(alone) == []
-    assert said(changed(alone, {"pools.1.capacity.flex_start.max": 1, "pools.1.target": 2})) == [
+    assert problems(alone) == []
+    assert problems(changed(alone, {"pools.1.capacity.flex_start.max": 1, "pools.1.target": 2})) == [
         f"{POOL}.capacity: can never reach target 2, at most 1; raise on_demand.max, reserve more, or add spot"
     ]

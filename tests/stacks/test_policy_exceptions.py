@@ -6,7 +6,7 @@ import pytest
 
 from cli import policy_exceptions
 from stacks import reading
-from tests.fixtures.stacks.settings_files import AWS, FLEET, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, TODAY, changed, problems
 
 ALARM = {
     "rule": "resource-type-listed",
@@ -52,5 +52,5 @@ def test_an_exception_without_effect_or_expiry_is_an_error(exception: dict[str, 
 
 @pytest.mark.parametrize("kind", ["Instance", "aws:ec2/instance", "aws ec2:instance:Instance", "*"])
 def test_a_type_of_an_exception_has_the_form_of_a_type(kind: str) -> None:
-    (line,) = said(changed(AWS, {"policies.exceptions": [{**ALARM, "type": kind}]}))
+    (line,) = problems(changed(AWS, {"policies.exceptions": [{**ALARM, "type": kind}]}))
     assert line.startswith(f"{FLEET}.policies.exceptions.0.type: ")

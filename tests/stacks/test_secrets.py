@@ -22,7 +22,7 @@ from stacks.local_key import VARIABLE, with_local_key
 from stacks.pools import instance_settings, secrets_of_control
 from stacks.reading import parse
 from tests.fixtures import signing
-from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, TODAY, changed, file, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, TODAY, changed, file, problems
 
 ORIGIN = Origin(project="p", stack="s", revision="r", at=datetime(2026, 11, 21, tzinfo=UTC))
 PUBLIC = signing.key().public
@@ -106,7 +106,7 @@ def test_a_document_without_signed_orders_is_still_valid() -> None:
 
 
 def bad(keys: list[str]) -> list[str]:
-    return [line.removeprefix(f"{FLEET}.orders.") for line in said(changed(AWS, {"orders.public_keys": keys}))]
+    return [line.removeprefix(f"{FLEET}.orders.") for line in problems(changed(AWS, {"orders.public_keys": keys}))]
 
 
 def test_unusable_public_keys_are_reported() -> None:
@@ -126,13 +126,13 @@ def test_unusable_public_keys_are_reported() -> None:
 def test_a_private_key_in_the_settings_is_refused_and_not_shown() -> None:
     (line,) = bad([signing.pem()])
     assert line == "public_keys.0: is a private key; make a new pair: this one is known now"
-    (line,) = said(changed(AWS, {"orders.private_key": signing.pem()}))
+    (line,) = problems(changed(AWS, {"orders.private_key": signing.pem()}))
     assert "orders.private_key: looks like a private key" in line
     assert signing.pem().splitlines()[2] not in line
 
 
 def test_one_secret_for_both_is_refused() -> None:
-    (line,) = said(changed(AWS, {"orders.private_key": "/gpu-fleet/prod/engine-key"}))
+    (line,) = problems(changed(AWS, {"orders.private_key": "/gpu-fleet/prod/engine-key"}))
     assert "orders.private_key: is the secret of engine_key, too" in line
 
 

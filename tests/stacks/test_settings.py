@@ -14,7 +14,7 @@ from gpufleet.settings.reading import json_schema
 from serving.instance_settings import to_json
 from stacks import reading
 from stacks.pools import instance_settings
-from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, said
+from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, ROOT, TODAY, changed, problems
 
 POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
 P5 = {"pools.0.capacity.reserved.0.machine_type": "p5.48xlarge"}
@@ -255,12 +255,12 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("config", "changes", "expected"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_an_error_is_one_line(config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
-    assert said(changed(config, changes)) == [expected]
+    assert problems(changed(config, changes)) == [expected]
 
 
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws-prod", "gcp-prod"])
 def test_valid_settings_produce_no_error(config: dict[str, Any]) -> None:
-    assert said(config) == []
+    assert problems(config) == []
 
 
 def test_an_instance_receives_the_start_limit_of_its_engine() -> None:
@@ -273,12 +273,12 @@ def test_an_instance_receives_the_start_limit_of_its_engine() -> None:
 
 
 def test_two_errors_are_both_shown() -> None:
-    lines = said(changed(AWS, {"pools.0.max": "12", "pools.1.min": -1}))
+    lines = problems(changed(AWS, {"pools.0.max": "12", "pools.1.min": -1}))
     assert [line.split(":")[1].split("fleet.")[1] for line in lines] == ["pools.0.max", "pools.1.min"]
 
 
 def test_a_file_of_another_stack_is_detected() -> None:
-    assert said(AWS, "gcp-prod") == [
+    assert problems(AWS, "gcp-prod") == [
         f"{FLEET}.environment: is inconsistent: environment and cloud give aws-prod, but the stack is gcp-prod; "
         "correct them, or use the file for stack aws-prod"
     ]

@@ -45,10 +45,10 @@ def _sign_in(tab: Browser, url: str) -> None:
     for _ in range(5):
         if tab.ask("document.activeElement.id") == "token":
             break
-        tab.press("Tab")
+        tab.type_key("Tab")
     tab.type(TOKEN)
     with tab.loads():
-        tab.press("Enter")
+        tab.type_key("Enter")
     assert tab.ask("document.querySelector('nav') !== null")
 
 
@@ -80,12 +80,12 @@ def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
         tab.look(1440, "light")
         _sign_in(tab, url)
         for _ in range(80):
-            tab.press("Tab")
+            tab.type_key("Tab")
             if tab.ask("document.activeElement.innerText") == "Keep 4 h":
                 break
         style = tab.ask("getComputedStyle(document.activeElement).outlineStyle")
         assert style == "solid", "where the focus is can be seen"
         with tab.loads():
-            tab.press("Enter")
+            tab.type_key("Enter")
         assert tab.ask("document.querySelector('h1').innerText") == "Kept"
     assert data.kept == [("aws/prod/us-east-1", instance(0).id, "token")]

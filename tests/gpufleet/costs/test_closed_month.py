@@ -26,7 +26,7 @@ from gpufleet.ledger.facts import CostPass, EndCause, RunEnd
 from gpufleet.ledger.reservations import note_reservations, reservations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import CLOSED_PERIODS
-from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, said
+from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, call, document, fill, read_json, run, stdout_of
 
 NAT = {"name": "NAT gateway", "sku": "aws:vpc:nat-gateway", "units": "3"}
 END = T0 + 6 * HOUR
@@ -76,7 +76,7 @@ def close(fleet: Path, of: Bill | None = None, since: datetime = T0, until: date
 
 def written(fleet: Path, *window: str) -> dict[str, str]:
     """The report in every output format."""
-    return {form: said("cost", "--fleet", fleet, *(window or WINDOW), "--format", form) for form in FORMS}
+    return {form: stdout_of("cost", "--fleet", fleet, *(window or WINDOW), "--format", form) for form in FORMS}
 
 
 def told(fleet: Path) -> str:
@@ -182,7 +182,7 @@ def test_windows_add_up_across_the_edge_of_a_closed_period(tmp_path: Path, ledge
     closed = usd(2, 4)
     assert usd(0, 6) == usd(0, 2) + closed + usd(4, 6)
     assert usd(1, 3) == usd(1, 2) + usd(2, 3)
-    html = said("cost", "--fleet", fleet, *WINDOW, "--format", "html")
+    html = stdout_of("cost", "--fleet", fleet, *WINDOW, "--format", "html")
     assert "final" not in html
     assert closed == usd(2, 3) + usd(3, 4)
 

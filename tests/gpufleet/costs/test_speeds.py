@@ -23,7 +23,7 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import ActivityHour, CostPass, Reading
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.toolchain.folders import ROOT
-from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, said
+from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, stdout_of
 
 MEASURED = ROOT / "serving" / "sizing" / "data" / "measured.csv"
 MODEL = "models/large"
@@ -174,13 +174,15 @@ def test_report_without_a_measurement_shows_unknown(large: Path, source: str | N
     (row,) = read_json("cost", "--fleet", path, *TWO_HOURS)["speeds"]
     assert (row["reference_tokens_per_second_per_gpu"], row["share_of_reference"]) == (None, None)
     assert row["tokens_per_second_per_gpu"] == "1500.0000" and why in row["reference"]
-    table = said("cost", "--fleet", path, *TWO_HOURS)
+    table = stdout_of("cost", "--fleet", path, *TWO_HOURS)
     assert "8 x H100-80GB" in table and "1,500.0" in table and f"{MODEL}, p5.48xlarge: unknown: " in table
 
 
 def test_html_report_shows_the_measured_rate(large: Path) -> None:
     out = large / "cost.html"
-    said("cost", "--fleet", fleet(large, "hf://meta-llama/Llama-3.1-70B"), *WINDOW, "--format", "html", "--out", out)
+    stdout_of(
+        "cost", "--fleet", fleet(large, "hf://meta-llama/Llama-3.1-70B"), *WINDOW, "--format", "html", "--out", out
+    )
     text = out.read_text(encoding="utf-8")
     assert "<h2>Tokens per second and GPU</h2>" in text and "<td>8 x H100-80GB</td>" in text
     assert "Where it was measured" in text and "Llama-3.1-70B on 8 x H100-80GB" in text

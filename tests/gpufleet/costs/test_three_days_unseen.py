@@ -20,7 +20,7 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.costs.report_arithmetic import faults
-from tests.fixtures.small_fleet import document, read_json, said
+from tests.fixtures.small_fleet import document, read_json, stdout_of
 from tests.gpufleet.costs.test_collector import NAMES
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
@@ -247,19 +247,19 @@ def test_gap_is_stated_wherever_the_sum_is_shown(fleet: tuple[Cloud, Path]) -> N
         "not_looked_at": [{"start": "2026-11-04T06:00:00Z", "end": "2026-11-07T06:00:00Z"}],
     }
     assert any("instances that started and ended" in note for note in found["notes"])
-    text = said("cost", "--fleet", path, *window(0, END))
+    text = stdout_of("cost", "--fleet", path, *window(0, END))
     assert "collected: 50.0% of the window; 72.0 h were not collected" in text
     assert "cost with what is unknown: " in text
-    rows = list(csv.DictReader(StringIO(said("cost", "--fleet", path, *window(0, END), "--format", "csv"))))
+    rows = list(csv.DictReader(StringIO(stdout_of("cost", "--fleet", path, *window(0, END), "--format", "csv"))))
     assert [(row["start"], row["end"]) for row in rows if row["kind"] == "not collected"] == [
         ("2026-11-04T06:00:00Z", "2026-11-07T06:00:00Z")
     ]
     unknown = {row["resource"]: row for row in rows if row["kind"] == "unknown"}
     assert {"i-ended-in-it", "i-spot-young"} <= unknown.keys()
     assert all(row["usd"] == "" and row["usd_at_most"] for row in unknown.values())
-    html = said("cost", "--fleet", path, *window(0, END), "--format", "html")
+    html = stdout_of("cost", "--fleet", path, *window(0, END), "--format", "html")
     assert "50% of the time collected" in html
-    digest = said("digest", "--fleet", path, *window(0, END))
+    digest = stdout_of("digest", "--fleet", path, *window(0, END))
     assert "50% of the time collected" in digest.split("\n\n")[0] + digest.split("\n\n")[1]
 
 
@@ -282,6 +282,8 @@ def test_tokens_of_a_restarted_counter_are_not_invented(fleet: tuple[Cloud, Path
 
 def test_focus_rows_with_a_gap_add_up_to_the_report(fleet: tuple[Cloud, Path]) -> None:
     whole = read_json("cost", "--fleet", fleet[1], *window(0, END))
-    rows = list(csv.DictReader(StringIO(said("cost", "--fleet", fleet[1], *window(0, END), "--format", "focus"))))
+    rows = list(
+        csv.DictReader(StringIO(stdout_of("cost", "--fleet", fleet[1], *window(0, END), "--format", "focus")))
+    )
     billed = sum((Decimal(row["EffectiveCost"]) for row in rows), Decimal(0))
     assert abs(billed - Decimal(whole["total"]["usd"])) < Decimal("1e-5")

@@ -18,7 +18,7 @@ from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.settings import document
 from gpufleet.settings.document.ledger import why_unverified
 from tests.fixtures.model_document import DOCUMENT
-from tests.fixtures.stacks.settings_files import AWS, changed, said
+from tests.fixtures.stacks.settings_files import AWS, changed, problems
 
 BUCKET, FILE = "s3://b/fleet/fleet.json", "/home/me/fleet.json"
 PASSWORD = "the-ledgers-real-password"
@@ -94,11 +94,11 @@ def test_router_settings_are_readable_when_the_ledger_is_refused() -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://ledger@db.internal/ledger", "postgresql://u@h/db?sslmode=prefer"])
 def test_unverified_ledger_url_in_settings_is_reported(url: str) -> None:
-    assert any("ledger_url: has no sslmode=verify-full" in one for one in said(changed(AWS, {"ledger_url": url})))
+    assert any("ledger_url: has no sslmode=verify-full" in one for one in problems(changed(AWS, {"ledger_url": url})))
 
 
 def test_settings_with_verified_tls_pass() -> None:
-    assert said(changed(AWS, {"ledger_url": "postgresql://u@h/db?sslmode=verify-full"})) == []
+    assert problems(changed(AWS, {"ledger_url": "postgresql://u@h/db?sslmode=verify-full"})) == []
 
 
 class Stranger:

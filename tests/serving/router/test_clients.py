@@ -101,11 +101,11 @@ def test_a_name_from_a_forwarded_header_is_removed(steady: Router) -> None:
 
 def test_forged_router_headers_of_an_engine_are_removed(steady: Router) -> None:
     forged = ("pool: other", "reason: override", "replica: i-9", "replica: i-8", "held-until: 9")
-    steady.replicas["i-1"].does.says = "".join(f"X-GpuFleet-{line}\r\n" for line in forged)
+    steady.replicas["i-1"].does.extra_headers = "".join(f"X-GpuFleet-{line}\r\n" for line in forged)
     try:
         assert _ours(steady.chat()) == [("pool", "chat"), ("reason", "default"), ("replica", "i-1")]
     finally:
-        steady.replicas["i-1"].does.says = ""
+        steady.replicas["i-1"].does.extra_headers = ""
 
 
 def test_a_held_request_and_its_engine_get_each_header_once(router: Router) -> None:
