@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.clouds.foundation import BootstrapStep
 from gpufleet.domain.activity import CloudError
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """The resources to create, and the values that Pulumi needs."""
+    """The resources to create, and the values that settings and Pulumi need."""
 
     cloud: Cloud
     steps: Iterator[BootstrapStep]
@@ -35,23 +36,32 @@ class _Plan:
 
 
 def bootstrap(
-    environment: Annotated[str, typer.Argument(help="dev, staging, prod, …")],
-    region: Annotated[str, typer.Option(help="Region of the environment.")],
+    environment: Annotated[str, typer.Argument(help="Name of the environment, for example dev, staging or prod.")],
+    region: Annotated[str, typer.Option(help="Cloud region of the environment, for example us-east-1.")],
     project: Annotated[
-        str | None, typer.Option(help="Project id: make it on Google Cloud. Without it, on AWS.")
+        str | None,
+        typer.Option(help="Google Cloud project id. Default: use AWS, with the account of your credentials."),
     ] = None,
     order_key: Annotated[
         str | None,
-        typer.Option(help="Name of the secret with the key that signs orders; another one to change keys."),
+        typer.Option(
+            help="Name of the secret that holds the key for signing orders. Default: the environment's standard "
+            "name. To rotate the key, give a new name."
+        ),
     ] = None,
     shared_project: Annotated[
         bool,
-        typer.Option("--shared-project", help="Google Cloud: the project holds other environments, too."),
+        typer.Option("--shared-project", help="Google Cloud: allow a project that contains other environments."),
     ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Make what is missing; without it, only say so.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Create what is missing. Without it, the command only lists it.")
+    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Make the state bucket, the key and the secrets of an environment, once, and print what settings need."""
+    """Create the state bucket, the encryption key and the secrets of an environment; print what its settings need.
+
+    Run it once, before the first `pulumi up`. It keeps what exists. Exit code 3: something is missing.
+    """
     begin = secret_names_begin(Cloud.AWS if project is None else Cloud.GCP, environment)
     if order_key is not None and not order_key.startswith(begin):
         raise AppError(f"--order-key {order_key}: the names of this environment's secrets begin with {begin}")
@@ -65,14 +75,14 @@ def bootstrap(
         missing = _make(plan.steps, apply=apply)
         public = plan.public_key()
     except CloudError as error:
-        raise AppError(f"{error}; what was made stays, and the next run goes on from there") from error
+        raise AppError(f"{error}; what was created is kept, and the next run continues from there") from error
     if as_json:
-        print_json({"version": 1, "missing": missing, **_told(plan, public)})
+        print_json({"version": 1, "missing": missing, **_values_for_settings(plan, public)})
     else:
         for line in _lines(plan, public, environment):
             STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
     if missing:
-        STDERR.print(f"{missing} missing; run it again with --apply to make them")
+        STDERR.print(f"{missing} missing; run the command again with --apply to create them")
         raise typer.Exit(Exit.FOUND)
 
 
@@ -81,10 +91,10 @@ def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:
     missing = 0
     for step in steps:
         if step.present:
-            word = "there  "
+            word = "exists "
         elif apply:
             step.make()
-            word = "made   "
+            word = "created"
         else:
             missing += 1
             word = "missing"
@@ -92,7 +102,7 @@ def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:
     return missing
 
 
-def _told(plan: _Plan, public: PublicKey | None) -> dict[str, Any]:
+def _values_for_settings(plan: _Plan, public: PublicKey | None) -> dict[str, Any]:
     """The values that settings and Pulumi need, for JSON."""
     keys = [] if public is None else [public.text]
     return {
@@ -145,9 +155,9 @@ def _on_google(environment: str, region: str, project: str, order_key: str | Non
     others = () if shared else sorted(google.environments(rest, project) - {environment})
     if others:
         raise AppError(
-            f"--project {project}: it holds the environment {', '.join(others)} already, whose groups the control"
-            f" host of {environment} could resize (docs/security.md). Give {environment} a project of its own, or say"
-            " --shared-project, and `shared_project: true` in the settings of each"
+            f"--project {project}: the project already contains the environment {', '.join(others)}, and the control"
+            f" host of {environment} could resize its groups (docs/security.md). Use another project for"
+            f" {environment}, or give --shared-project and set `shared_project: true` in the settings of each"
         )
     wanted = google.Foundation(project=project, region=region, environment=environment, own_order_key=order_key)
     return _Plan(

@@ -10,7 +10,7 @@ from app import brakes
 from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.ledgers import not_here
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 from gpufleet.domain.brakes import Brake, BrakeKind
@@ -22,14 +22,22 @@ REASON_MOST: Final = 500
 """In characters, because a plan shows the reason in one line."""
 OWNER_MOST: Final = 128
 ForOption = Annotated[
-    str | None, typer.Option("--for", help=f"How long, as in 90s, 30m, 4h, 7d. Default: {SPAN}.", show_default=False)
+    str | None,
+    typer.Option(
+        "--for", help=f"Time until it ends, for example 90s, 30m, 4h or 7d. Default: {SPAN}.", show_default=False
+    ),
 ]
-EndlessOption = Annotated[bool, typer.Option("--until-resumed", help="No end of its own: until `gpufleet resume`.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; shown in every plan.")]
-OwnerOption = Annotated[str | None, typer.Option("--owner", help="Who; default: your user name.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
+EndlessOption = Annotated[
+    bool, typer.Option("--until-resumed", help="Set no end time: it applies until `gpufleet resume`.")
+]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", help=f"Why, in one line of at most {REASON_MOST} characters. Every plan shows it.")
+]
+OwnerOption = Annotated[
+    str | None, typer.Option("--owner", help="Person who is responsible for it. Default: your user name.")
+]
 ScopeArgument = Annotated[
-    str, typer.Argument(help="An instance id, a pool's name (or a rule's for orphans), or `all`.")
+    str, typer.Argument(help="An instance id, the name of a pool or of an `orphans` rule, or `all`.")
 ]
 
 
@@ -50,7 +58,10 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep an instance, a pool or all from the idle watchdog. If that ends, an instance gets its tag, too."""
+    """Protect an instance, a pool or `all` from the idle watchdog, for a time or until `gpufleet resume`.
+
+    With an end time, an instance also gets the tag keep-until.
+    """
     brake = _brake(BrakeKind.KEEP, scope, (reason, owner), _end(span, endless=endless))
     document, known = brakes.owner_of(scope, load(fleet))
     if (note := brakes.keep(document, known, brake)) is not None:
@@ -59,7 +70,7 @@ def keep(  # noqa: PLR0913 - a brake's options, and JSON
         print_json([_row(document, brake)])
         return
     STDOUT.print(f"{scope} is kept {until_when(brake.until)}", highlight=False)
-    _say_if_unused(document)
+    _warn_if_unused(document)
 
 
 def pause(  # noqa: PLR0913 - a brake's options, and JSON
@@ -71,7 +82,7 @@ def pause(  # noqa: PLR0913 - a brake's options, and JSON
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pause the watchdogs of an instance, a pool or all, for a time or until `resume`."""
+    """Pause all watchdogs for an instance, a pool or `all`, for a time or until `gpufleet resume`."""
     brake = _brake(BrakeKind.PAUSE, scope, (reason, owner), _end(span, endless=endless))
     documents = load(fleet)
     chosen = documents if scope == "all" else [brakes.owner_of(scope, documents)[0]]
@@ -82,7 +93,7 @@ def pause(  # noqa: PLR0913 - a brake's options, and JSON
         return
     STDOUT.print(f"watchdogs of {scope} are paused {until_when(brake.until)}", highlight=False)
     for document in chosen:
-        _say_if_unused(document)
+        _warn_if_unused(document)
 
 
 def resume(
@@ -91,9 +102,10 @@ def resume(
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Release the brakes of an instance, a pool or all: pauses, keeps, held targets. `all` is a scope of its own.
+    """Release the brakes of an instance, a pool or `all`: pauses, keeps and held targets.
 
-    Where boots kept failing, a pool's groups are asked again: somebody has looked at them.
+    `all` releases only brakes that were set with the scope `all`. For a pool, the spot watchdog also asks again for
+    instances in groups where boots failed repeatedly.
     """
     now = datetime.now(UTC)
     who, documents = _who(owner), load(fleet)
@@ -136,32 +148,35 @@ def _row(document: FleetDocument, brake: Brake) -> dict[str, Any]:
 
 
 def target(  # noqa: PLR0913 - a brake's options, and JSON
-    pool: Annotated[str | None, typer.Argument(help="A pool's name; without it all targets are shown.")] = None,
-    value: Annotated[int | None, typer.Argument(help="Ready replicas wanted.")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; shown in every plan. Needed with N.")] = None,
+    pool: Annotated[
+        str | None, typer.Argument(help="Name of a pool. Default: show the targets of all pools.")
+    ] = None,
+    value: Annotated[int | None, typer.Argument(help="The target: the number of ready replicas to have.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why. Required with a target; every plan shows it.")
+    ] = None,
     span: ForOption = None,
     endless: EndlessOption = False,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the pools' targets, or set one and hold it for a time.
+    """Show the targets of pools, or set the target of one pool and hold it for a time.
 
-    While it is held, scale leaves it as it is, within the pool's min and max, and idle ends nothing of the pool.
+    A target is between the pool's min and max. While it is held, the scale watchdog does not change it, and the idle
+    watchdog does not terminate instances of the pool.
     """
     if value is None and (reason is not None or span is not None or endless):
-        raise AppError(
-            "--reason, --for and --until-resumed belong to a pool and its target: name both", ErrorCode.WRONG_USE
-        )
+        raise AppError("--reason, --for and --until-resumed need a pool and a target: give both", ErrorCode.WRONG_USE)
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
-        raise AppError(f"{pool!r} is no pool of these fleets", ErrorCode.WRONG_USE)
+        raise AppError(f"{pool!r} is not a pool of these fleets", ErrorCode.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
         document, _ = brakes.owner_of(pool, documents)
         brakes.hold_target(document, brake, value)
         if not as_json:
-            _say_if_unused(document)
+            _warn_if_unused(document)
     rows = [row for document in documents for row in _targets(document) if pool in (None, row["pool"])]
     if as_json:
         print_json(rows)
@@ -177,8 +192,8 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
 
 
 def _targets(document: FleetDocument) -> list[dict[str, Any]]:
-    if (said := not_here(document)) is not None:
-        STDERR.print(f"{said}: these are the targets of the settings", highlight=False, soft_wrap=True)
+    if (missing := not_here(document)) is not None:
+        STDERR.print(f"{missing}: these are the targets of the settings", highlight=False, soft_wrap=True)
     return brakes.targets(document)
 
 
@@ -186,13 +201,20 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     instance: Annotated[str, typer.Argument(help="Instance id.")],
     reason: ReasonOption,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", help="When it ends, requests or not. Default: the pool's.")
+        str | None,
+        typer.Option(
+            "--deadline",
+            help="Longest time for running requests, for example 5m; later ones are cut off. Default: the pool's.",
+        ),
     ] = None,
     owner: OwnerOption = None,
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask an instance's node agent to drain. It is not ended; there is no way back but a restart."""
+    """Ask an instance's node agent to drain: it finishes running requests and accepts no new ones.
+
+    The instance is not terminated. Only a restart makes it accept requests again.
+    """
     why = f"by hand, {_who(owner)}: {_why(reason)}"
     document, known = brakes.to_drain(instance, load(fleet), limited=deadline is not None)
     limit = _span(deadline) if deadline is not None else document.pool(known.pool or "").drain_deadline
@@ -204,13 +226,14 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
     STDOUT.print(f"{instance}: {status.phase}, {status.reason}", highlight=False, markup=False)
 
 
-def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: datetime | None) -> Brake:
-    """The brake to set. `said`: its reason and its owner as given. Raises AppError."""
+def _brake(kind: BrakeKind, scope: str, given: tuple[str, str | None], until: datetime | None) -> Brake:
+    """The brake to set. `given`: values of --reason and --owner. Raises AppError."""
+    reason, owner = given
     return Brake(
         kind=kind,
         scope=scope,
-        owner=_who(said[1]),
-        reason=_why(said[0]),
+        owner=_who(owner),
+        reason=_why(reason),
         since=datetime.now(UTC),
         until=until,
     )
@@ -218,23 +241,24 @@ def _brake(kind: BrakeKind, scope: str, said: tuple[str, str | None], until: dat
 
 def _why(reason: str) -> str:
     if not reason.strip():
-        raise AppError(f"--reason {reason!r} is empty: say why, others will wonder", ErrorCode.WRONG_USE)
+        raise AppError(f"--reason {reason!r} is empty: write why, every plan shows it", ErrorCode.WRONG_USE)
     return _one_line("--reason", reason, REASON_MOST)
 
 
 def _one_line(option: str, text: str, most: int) -> str:
     """The text, if terminals, plans and every ledger can show it unchanged in one line. Raises AppError."""
-    said = text.strip()
-    if len(said) > most:
-        raise AppError(f"{option} has {len(said)} characters: say it in {most}", ErrorCode.WRONG_USE)
-    if not said.isprintable():
-        raise AppError(f"{option} {said!r} is more than one line of printable text", ErrorCode.WRONG_USE)
-    return said
+    line = text.strip()
+    if len(line) > most:
+        raise AppError(f"{option} has {len(line)} characters: write at most {most}", ErrorCode.WRONG_USE)
+    if not line.isprintable():
+        raise AppError(f"{option} {line!r}: write one line of printable text", ErrorCode.WRONG_USE)
+    return line
 
 
-def _say_if_unused(document: FleetDocument) -> None:
-    if (said := brakes.unused_ledger(document)) is not None:
-        STDERR.print(said, highlight=False, soft_wrap=True)
+def _warn_if_unused(document: FleetDocument) -> None:
+    """Print a warning if no watchdog reads this ledger."""
+    if (warning := brakes.unused_ledger(document)) is not None:
+        STDERR.print(warning, highlight=False, soft_wrap=True)
 
 
 def _end(span: str | None, *, endless: bool) -> datetime | None:
@@ -248,9 +272,9 @@ def _end(span: str | None, *, endless: bool) -> datetime | None:
     try:
         until = now + _span(text, "--for ")
     except OverflowError as error:
-        raise AppError(f"--for {text}: ends after all time; name some days", ErrorCode.WRONG_USE) from error
+        raise AppError(f"--for {text}: too long; give some days, for example 7d", ErrorCode.WRONG_USE) from error
     if until <= now:
-        raise AppError(f"--for {text}: ends at once; name some minutes, as in 30m", ErrorCode.WRONG_USE)
+        raise AppError(f"--for {text}: ends immediately; give some minutes, for example 30m", ErrorCode.WRONG_USE)
     return until
 
 
@@ -262,7 +286,7 @@ def _span(text: str, option: str = "") -> timedelta:
 
 
 def _who(owner: str | None) -> str:
-    said = getpass.getuser() if owner is None else owner
-    if not said.strip():
-        raise AppError(f"--owner {said!r} is empty: say who, or leave it away", ErrorCode.WRONG_USE)
-    return _one_line("--owner", said, OWNER_MOST)
+    name = getpass.getuser() if owner is None else owner
+    if not name.strip():
+        raise AppError(f"--owner {name!r} is empty: write a name, or leave the option out", ErrorCode.WRONG_USE)
+    return _one_line("--owner", name, OWNER_MOST)

@@ -6,7 +6,7 @@ import typer
 
 from app import bundles
 from app.fleets import load_only
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, print_json
 
 
@@ -17,21 +17,30 @@ def register(app: typer.Typer) -> None:
 def bundle(
     fleet: FleetOption = None,
     place: Annotated[
-        str, typer.Option("--place", help="Bucket or folder instead of the fleet's bucket, as s3://BUCKET.")
+        str,
+        typer.Option(
+            "--place", help="Bucket or folder to upload to, for example s3://BUCKET. Default: the fleet's bucket."
+        ),
     ] = "",
-    machine: Annotated[str, typer.Option("--machine", help="Processor of the control host.")] = "x86_64",
-    python: Annotated[str, typer.Option("--python", help="Python of its image.")] = "3.11",
+    machine: Annotated[
+        str, typer.Option("--machine", help="Processor architecture of the control host, for example x86_64.")
+    ] = "x86_64",
+    python: Annotated[str, typer.Option("--python", help="Python version of the control host's image.")] = "3.11",
     dependencies: Annotated[
         bool,
-        typer.Option("--dependencies/--no-dependencies", help="Whether the packages of uv.lock go in, or are there."),
+        typer.Option(
+            "--dependencies/--no-dependencies",
+            help="Include the packages of uv.lock. Exclude them only if the control host's image has them.",
+        ),
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Pack this clone and the packages of uv.lock, each proven by its hash, put it into the bucket, print the digest.
+    """Pack this clone and the packages of uv.lock, upload them to the bucket, and print the digest of the bundle.
 
-    `control.bundle` of the settings and `gpufleet upgrade --to` take that digest.
+    Each package is checked against its hash in uv.lock. `control.bundle` in the settings and `gpufleet upgrade --to`
+    accept the digest.
     """
-    why = "name one --fleet, or a --place: a bundle goes into one bucket"
+    why = "give one --fleet or a --place: a bundle is uploaded to one bucket"
     url = place or load_only(fleet, why).bucket
     made = bundles.publish(url, machine, python, dependencies=dependencies)
     STDERR.print(f"{url}: {made.files} files, {made.bytes:,} bytes", highlight=False)

@@ -18,12 +18,12 @@ from serving.cache.manifest import ManifestError
 from serving.cache.sync import Progress, Sync
 
 DEFAULT = Path("/mnt/nvme/models")
-ToOption = Annotated[Path, typer.Option("--to", help="The cache's folder.")]
+ToOption = Annotated[Path, typer.Option("--to", help="Folder of the cache.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Models on local disks: bring, check, list, evict.", no_args_is_help=True)
+    group = typer.Typer(help="Models on local disks: download, verify, list and evict them.", no_args_is_help=True)
     group.command("sync")(sync)
     group.command("verify")(verify)
     group.command("ls")(ls)
@@ -32,13 +32,19 @@ def register(app: typer.Typer) -> None:
 
 
 def sync(
-    url: Annotated[str, typer.Argument(help="The model: s3://bucket/models/chat, gs://…, or a folder like it.")],
+    url: Annotated[
+        str, typer.Argument(help="URL of the model: s3://bucket/models/chat, gs://…, or a folder with this layout.")
+    ],
     to: ToOption = DEFAULT,
-    digest: Annotated[str | None, typer.Option("--digest", help="Which revision. Default: the served one.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=128, help="Connections at once.")] = 16,
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="Full digest of the revision. Default: the served revision.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=128, help="Number of parallel connections, 1 to 128.")
+    ] = 16,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a model, verified chunk by chunk. Interrupted at any moment, the next run goes on from there."""
+    """Download a model into the cache and verify it chunk by chunk. If interrupted, the next run continues."""
     folder, _, name = url.rstrip("/").rpartition("/")
     place = open_place(folder or ".")
     model = place.key(name)
@@ -68,7 +74,7 @@ def sync(
         rate = progress.fetched / max(seconds, 1e-6) / 1e9
         STDERR.print(
             f"{progress.fetched / 1e9:.2f} GB fetched and verified at {rate:.2f} GB/s, {progress.kept / 1e9:.2f} GB "
-            f"were there, {progress.retries} reads repeated",
+            f"were cached already, {progress.retries} reads retried",
             highlight=False,
         )
 
@@ -102,10 +108,10 @@ class _Ticker:
 
 def verify(
     to: ToOption = DEFAULT,
-    name: Annotated[str | None, typer.Argument(help="One model; default: all.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of one model. Default: all models.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read models again and compare every byte with their manifests. Exit 3 when something is wrong."""
+    """Read cached models and compare every byte with their manifests. Exit code 3: a file differs or is missing."""
     cache = Cache(to)
     found = [
         {"model": entry.name, "digest": entry.digest, "wrong": syncing.verify(cache, entry.name, entry.digest)}
@@ -116,14 +122,14 @@ def verify(
         print_json(found)
     else:
         for row in found:
-            words = "; ".join(row["wrong"]) or "right"
-            STDOUT.print(f"{row['model']} {row['digest'][:12]}: {words}", highlight=False, markup=False)
+            result = "; ".join(row["wrong"]) or "correct"
+            STDOUT.print(f"{row['model']} {row['digest'][:12]}: {result}", highlight=False, markup=False)
     if any(row["wrong"] for row in found):
         raise typer.Exit(Exit.FOUND)
 
 
 def ls(to: ToOption = DEFAULT, as_json: JsonOption = False) -> None:
-    """What is there, least recently wanted first."""
+    """List the cached revisions, least recently used first."""
     rows = [_row(entry) for entry in _entries(Cache(to))]
     if as_json:
         print_json(rows)
@@ -137,28 +143,29 @@ def ls(to: ToOption = DEFAULT, as_json: JsonOption = False) -> None:
 
 
 def evict(
-    digest: Annotated[str, typer.Argument(help="The revision's digest, or how it begins.")],
+    digest: Annotated[str, typer.Argument(help="Digest of the revision, or its first characters.")],
     to: ToOption = DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove a revision. One that is served stays."""
+    """Remove a revision from the cache. The command refuses to remove a revision that this machine serves."""
     cache = Cache(to)
     found = [entry for entry in _entries(cache) if digest and entry.digest.startswith(digest)]
     if len(found) != 1:
         raise AppError(
-            f"{digest}: {len(found)} revisions begin like this; see `gpufleet cache ls`", ErrorCode.WRONG_USE
+            f"{digest}: the digests of {len(found)} revisions begin with it, expected 1; see `gpufleet cache ls`",
+            ErrorCode.WRONG_USE,
         )
     if not cache.evict(found[0]):
-        raise AppError(f"{found[0].name} {digest}: is served on this machine now; drain it first")
+        raise AppError(f"{found[0].name} {digest}: this machine serves the revision; drain it first")
     if as_json:
         print_json({"evicted": _row(found[0])})
     else:
-        STDOUT.print(f"{found[0].name} {found[0].digest[:12]}: gone, {found[0].size / 1e9:.2f} GB free again")
+        STDOUT.print(f"{found[0].name} {found[0].digest[:12]}: removed, {found[0].size / 1e9:.2f} GB freed")
 
 
 def _entries(cache: Cache) -> list[CachedRevision]:
     if not cache.root.is_dir():
-        raise AppError(f"{cache.root}: is no folder; name the cache with --to", ErrorCode.WRONG_USE)
+        raise AppError(f"{cache.root}: not a folder; give the cache's folder with --to", ErrorCode.WRONG_USE)
     return cache.entries()
 
 

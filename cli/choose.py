@@ -11,7 +11,7 @@ from app.choice import Choice, OfferPrices
 from app.sizing import load_model
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
-from cli.size import ModelArgument
+from cli.size import Fp8Option, KvFp8Option, ModelArgument
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing.choice import Option, SizingDemand
@@ -25,23 +25,40 @@ def register(app: typer.Typer) -> None:
 
 def choose(
     model: ModelArgument,
-    rps: Annotated[float, typer.Option("--rps", min=0.0001, help="Requests per second at the peak.")],
-    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Input tokens of a request.")],
-    output_tokens: Annotated[int, typer.Option("--output", min=1, help="Output tokens of a request.")],
-    ttft: Annotated[float | None, typer.Option("--ttft", min=0.0001, help="Longest time to first token, s.")] = None,
-    itl: Annotated[float | None, typer.Option("--itl", min=0.0001, help="Longest time between tokens, s.")] = None,
-    cloud: Annotated[list[Cloud] | None, typer.Option("--cloud", help="Repeatable. Default: both.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="Default: us-east-1, us-central1.")] = None,
-    capacity: Annotated[
-        list[CapacityType] | None, typer.Option("--capacity", help="reserved, spot or on-demand; default: all.")
+    rps: Annotated[float, typer.Option("--rps", min=0.0001, help="Peak load in requests per second.")],
+    input_tokens: Annotated[int, typer.Option("--input", min=1, help="Input tokens per request.")],
+    output_tokens: Annotated[int, typer.Option("--output", min=1, help="Output tokens per request.")],
+    ttft: Annotated[
+        float | None,
+        typer.Option("--ttft", min=0.0001, help="Longest allowed time to first token, in seconds. Default: any."),
     ] = None,
-    kv_fp8: Annotated[bool, typer.Option("--kv-fp8", help="Keys and values in 8 bits.")] = False,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Quantize 16-bit weights to FP8 while loading.")] = False,
-    most: Annotated[int, typer.Option("--most", min=1, help="Options to show.")] = 10,
+    itl: Annotated[
+        float | None,
+        typer.Option(
+            "--itl", min=0.0001, help="Longest allowed time between output tokens, in seconds. Default: any."
+        ),
+    ] = None,
+    cloud: Annotated[
+        list[Cloud] | None, typer.Option("--cloud", help="Cloud to consider; repeatable. Default: both.")
+    ] = None,
+    region: Annotated[
+        str | None,
+        typer.Option("--region", help="Region of the prices. Default: us-east-1 for AWS, us-central1 for Google."),
+    ] = None,
+    capacity: Annotated[
+        list[CapacityType] | None,
+        typer.Option("--capacity", help="Capacity type to consider; repeatable. Default: all."),
+    ] = None,
+    kv_fp8: KvFp8Option = False,
+    fp8: Fp8Option = False,
+    most: Annotated[int, typer.Option("--most", min=1, help="Number of options to show.")] = 10,
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Machine types and counts by USD per million tokens under a latency objective. Exit 3 when none will do."""
+    """Rank machine types and counts that can serve a model's load, by USD per million tokens.
+
+    Exit code 3: no machine type meets the latency objectives.
+    """
     traffic = Traffic(input_tokens=input_tokens, output_tokens=output_tokens, ttft_s=ttft, itl_s=itl)
     found = choice.choose(
         load_model(model),

@@ -29,33 +29,40 @@ def register(app: typer.Typer) -> None:
 
 def console(
     fleet: FleetOption = None,
-    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT of the page.")] = "127.0.0.1:9600",
+    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT to serve the page on.")] = "127.0.0.1:9600",
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help=f"File with the access token. Default: ${TOKEN}.")
+        Path | None,
+        typer.Option(
+            "--token-file", help=f"File with the access token, at least {_SHORTEST} characters. Default: ${TOKEN}."
+        ),
     ] = None,
     proxy_header: Annotated[
-        str, typer.Option("--proxy-header", help="Header in which a proxy names who signed in.")
+        str, typer.Option("--proxy-header", help="HTTP header in which a proxy sends the name of the signed-in user.")
     ] = "",
     proxy_secret_file: Annotated[
         Path | None,
         typer.Option(
             "--proxy-secret-file",
-            help="File with the secret that the proxy sends as X-Gpufleet-Proxy-Secret; needed by --proxy-header.",
+            help="File with the secret that the proxy sends as X-Gpufleet-Proxy-Secret. --proxy-header requires it.",
         ),
     ] = None,
     direct: Annotated[
         bool,
         typer.Option(
             "--direct",
-            help="Refuse requests from pages of other sites, and any Host but --listen: no proxy stands before it.",
+            help="For a console without a proxy: refuse requests from pages of other sites, and requests whose Host "
+            "header differs from --listen.",
         ),
     ] = False,
     feed: FeedOption = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Start also while the fleet document is not there yet.")
+        bool, typer.Option("--wait", help="Start even if the fleet document cannot be read yet.")
     ] = False,
 ) -> None:
-    """Serve status, costs and decisions as a web page: read-only but for Keep. /metrics and /alerts beside it."""
+    """Serve a web page with status, costs and decisions. It is read-only, except for the Keep buttons.
+
+    The same port serves /metrics for Prometheus and /alerts for Alertmanager's webhook.
+    """
     host, port = host_and_port("--listen", listen, "127.0.0.1:9600")
     logs.configure("console", service=True)
     live = LiveConsoleData(lambda: load(fleet), logs.get(), feed)
@@ -83,14 +90,15 @@ def _proxy(header: str, path: Path | None) -> str:
         return ""
     if not header or path is None:
         raise AppError(
-            "--proxy-header and --proxy-secret-file go together: everybody on this machine can send the header, the "
-            "proxy alone the secret (as X-Gpufleet-Proxy-Secret)",
+            "--proxy-header and --proxy-secret-file: give both; any process on this machine can send the header, and "
+            "only the proxy can send the secret (as X-Gpufleet-Proxy-Secret)",
             ErrorCode.WRONG_USE,
         )
     secret = _read(path)
     if len(secret) < _SHORTEST:
         raise AppError(
-            f"{path}: the proxy's secret has {_SHORTEST} characters or more (`openssl rand -hex 24` makes one)",
+            f"{path}: expected a secret of at least {_SHORTEST} characters, got {len(secret)}; create one with"
+            " `openssl rand -hex 24`",
             ErrorCode.WRONG_USE,
         )
     return secret
@@ -109,8 +117,8 @@ def _token(path: Path | None) -> str:
     token = _read(path) if path else os.environ.get(TOKEN, "")
     if len(token) < _SHORTEST:
         raise AppError(
-            f"the console needs an access token of 16 characters or more: give --token-file or set {TOKEN} "
-            "(`openssl rand -hex 24` makes one)",
+            f"the console needs an access token of at least {_SHORTEST} characters: give --token-file or set {TOKEN};"
+            " create one with `openssl rand -hex 24`",
             ErrorCode.WRONG_USE,
         )
     return token

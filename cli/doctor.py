@@ -9,6 +9,7 @@ import typer
 from app import quotas
 from app.fleets import load
 from cli import plugins
+from cli.options import JsonOption
 from cli.output import STDOUT, Exit, print_json
 from gpufleet.domain.findings import Finding
 from gpufleet.toolchain import checks
@@ -23,11 +24,16 @@ def register(parent: typer.Typer) -> None:
 def doctor(
     fleet: Annotated[
         list[str] | None,
-        typer.Option("--fleet", help="URL of a fleet document; looks at its account's quotas instead; repeatable."),
+        typer.Option(
+            "--fleet", help="URL of a fleet document; repeatable. Check the quotas of its account, not this machine."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Look at this machine, or at a fleet's quotas, and say what is missing and what to do. Exit code 3 then."""
+    """Check the tools on this machine, or the quotas of a fleet's account, and print a remedy for each problem.
+
+    Exit code 3: at least one problem was found.
+    """
     if fleet:
         findings = [finding for document in load(fleet) for finding in quotas.examine(document)]
     else:

@@ -1,4 +1,4 @@
-"""`gpufleet host`: the commands of a control host. Its boot data and units run them; people may run them, too."""
+"""`gpufleet host`: commands that a control host's boot data and systemd units run. People may run them, too."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -11,7 +11,9 @@ from cli.output import Exit, note, write
 from cli.signals import on_signals
 from gpufleet.domain import durations
 
-app = typer.Typer(no_args_is_help=True, help="The control host's own commands; its boot data and units run them.")
+app = typer.Typer(
+    no_args_is_help=True, help="Commands that a control host's boot data and systemd units run. Run them there."
+)
 
 
 def register(parent: typer.Typer) -> None:
@@ -21,58 +23,66 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def install() -> None:
-    """Write the unit that starts everything at each boot of this machine, and start it."""
+    """Install the systemd unit that starts all services at each boot of this machine, and start it."""
     control_start.install(control_host.here())
 
 
 @app.command()
 def start(
     as_it_is: Annotated[
-        bool, typer.Option("--as-it-is", help="Start the current release, whichever was chosen before.")
+        bool,
+        typer.Option("--as-it-is", help="Start the current release, even if the volume records another release."),
     ] = False,
 ) -> None:
-    """Mount the volume, bring the ledger, write the configuration, start the services. Waits for what is missing."""
+    """Mount the volume, prepare the ledger, write the configuration and start the services.
+
+    The command waits until the volume and the fleet document exist.
+    """
     control_start.start(control_host.here(), note, as_it_is=as_it_is)
 
 
 @app.command()
 def check(
-    within: Annotated[str, typer.Option("--within", help="How long to wait until all are well.")] = "0s",
-    well_for: Annotated[str, typer.Option("--for", help="How long they must stay well.")] = "0s",
+    within: Annotated[
+        str, typer.Option("--within", help="Longest time to wait until all services are healthy, for example 3m.")
+    ] = "0s",
+    well_for: Annotated[
+        str, typer.Option("--for", help="Time that all services must stay healthy, for example 30s.")
+    ] = "0s",
 ) -> None:
-    """Ask every service of this machine whether it is well. Exit code 3 when one is not."""
+    """Check the health of every service on this machine. Exit code 3: a service is not healthy."""
     services = control_host.services_of(control_host.here())
     wrong = control_host.wrong_after(services, read_span(within), read_span(well_for))
     if wrong is not None:
         note(wrong)
         raise typer.Exit(Exit.FOUND)
-    write(f"{len(services)} services are well\n")
+    write(f"{len(services)} services are healthy\n")
 
 
 @app.command()
 def settle() -> None:
-    """Bring an upgrade that was cut off to an end: finished, or taken back when it is not well. A timer asks."""
+    """Resolve an interrupted upgrade: finish it, or roll it back if the services are not healthy. A timer runs it."""
     control_start.settle(control_host.here(), note)
 
 
 @app.command()
 def ledger() -> None:
-    """Have the fleet's ledger, from its newest backup where there is none, at this release's schema."""
+    """Migrate the fleet's ledger to the schema of this release. If there is no ledger, restore the newest backup."""
     control_start.have_ledger(control_host.here(), note)
 
 
 @app.command()
 def feed(
-    once: Annotated[bool, typer.Option("--once", help="Look once, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read the cloud once, then exit.")] = False,
 ) -> None:
-    """Write what the cloud says of the fleet into files, for services that have no credentials. A unit runs it."""
+    """Write the fleet's state in the cloud to files, for services without cloud credentials. A unit runs it."""
     logs.configure("feed", service=True)
     control_start.feed(control_host.here(), logs.get(), on_signals(), once=once)
 
 
 @app.command("try")
 def try_() -> None:
-    """Whether this release could run here: the image's programs, the fleet document, a copy of the ledger."""
+    """Check that this release can run here: the image's programs, the fleet document, and a copy of the ledger."""
     write(f"{control_host.try_release(control_host.here())}\n")
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from app.errors import AppError
+from cli.options import JsonOption
 from cli.output import STDERR, print_json
 from gpufleet.clouds.images import Mirrored, Registry
 from gpufleet.domain.activity import CloudError
@@ -25,12 +26,17 @@ def _root() -> None:
 @app.command()
 def mirror(
     sources: Annotated[
-        list[str], typer.Argument(help="Images, as docker.io/vllm/vllm-openai:v0.32.0 or with @sha256.")
+        list[str],
+        typer.Argument(
+            help="Images to copy, for example docker.io/vllm/vllm-openai:v0.32.0, or with @sha256:DIGEST."
+        ),
     ],
-    to: Annotated[str, typer.Option("--to", help="Registry and path: ECR or Artifact Registry.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    to: Annotated[
+        str, typer.Option("--to", help="Target registry and path: Amazon ECR or Google Artifact Registry.")
+    ],
+    as_json: JsonOption = False,
 ) -> None:
-    """Copy images by digest into your registry and print the names that settings want."""
+    """Copy images to your registry, and print their names with digest, as the settings need them."""
     registry = Registry(to)
     mirrored: list[Mirrored] = []
     for source in sources:
@@ -38,8 +44,8 @@ def mirror(
         try:
             done = registry.mirror(source)
         except CloudError as error:
-            raise AppError(f"{source}: {error}; images copied before stay, run it again to go on") from error
-        STDERR.print("  copied" if done.copied else "  there already")
+            raise AppError(f"{source}: {error}; images copied before are kept, run it again to continue") from error
+        STDERR.print("  copied" if done.copied else "  exists already")
         mirrored.append(done)
     if as_json:
         print_json({"version": 1, "images": [{"source": m.source, "target": m.target} for m in mirrored]})

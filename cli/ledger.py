@@ -15,11 +15,14 @@ from cli.output import STDERR, Exit, print_json, write
 from gpufleet.ledger.invariants import Breach
 
 _MOST = 50
-_ONE = "name one --fleet: an export holds one ledger"
+_ONE = "give one --fleet: an export contains one ledger"
 
 
 def register(app: typer.Typer) -> None:
-    ledger = typer.Typer(help="The ledger: facts, decisions, messages.", no_args_is_help=True)
+    ledger = typer.Typer(
+        help="The ledger, a fleet's database of facts, decisions and messages: verify, export, back up.",
+        no_args_is_help=True,
+    )
     ledger.command("verify")(verify)
     ledger.command("export")(export)
     ledger.command("import")(import_)
@@ -28,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
-    """Prove that the ledger's facts hold together. Exits with 3 where they do not."""
+    """Check that the facts in the ledger are consistent. Exit code 3: they are not."""
     found: list[Breach] = []
     for document in load(fleet):
         found += backups.breaches(document)
@@ -38,25 +41,26 @@ def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
         )
     else:
         for one in found[:_MOST]:
-            write(f"broken: {one.rule}: {one.where}: {one.found}\n")
+            write(f"violated: {one.rule}: {one.where}: {one.found}\n")
         more = f", {len(found) - _MOST} not shown" if len(found) > _MOST else ""
-        write(f"{len(found)} breaches{more}\n" if found else "the ledger is sound\n")
+        write(f"{len(found)} violations{more}\n" if found else "the ledger is consistent\n")
     if found:
         raise typer.Exit(Exit.FOUND)
 
 
 def export(
     fleet: FleetOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write into this file instead of stdout.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: stdout.")] = None,
 ) -> None:
-    """Write the whole ledger as lines of JSON."""
+    """Write the whole ledger as JSON Lines."""
     write_lines(backups.export(load_only(fleet, _ONE), datetime.now(UTC)), out)
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(help="What `gpufleet ledger export` wrote.")], fleet: FleetOption = None
+    file: Annotated[Path, typer.Argument(help="A file that `gpufleet ledger export` wrote.")],
+    fleet: FleetOption = None,
 ) -> None:
-    """Take an export in: all of it or nothing. Rows that are there already stay as they are."""
+    """Import an exported ledger in one transaction: all rows or none. Rows that exist already are not changed."""
     counts = backups.take_in_file(load_only(fleet, _ONE), file)
     STDERR.print(
         f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))

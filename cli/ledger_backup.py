@@ -11,7 +11,11 @@ from cli.options import FleetOption
 from cli.output import STDERR, Exit
 
 PlaceOption = Annotated[
-    str, typer.Option("--place", help="Folder or bucket prefix. Default: backups/ledger in the fleet's bucket.")
+    str,
+    typer.Option(
+        "--place",
+        help="Folder, or bucket with prefix, of the backups. Default: backups/ledger in the fleet's bucket.",
+    ),
 ]
 
 
@@ -22,17 +26,20 @@ def register(ledger: typer.Typer) -> None:
 
 
 def backup(fleet: FleetOption = None, place: PlaceOption = "") -> None:
-    """Write the whole ledger into a bucket. The pointer to the newest one moves last."""
+    """Back up the whole ledger to a bucket. The pointer to the newest backup changes last, when all is written."""
     for document in load(fleet):
         done = backups.backup(document, place, datetime.now(UTC))
         STDERR.print(f"{done.key}: {done.bytes:,} bytes, sha256 {done.sha256}", highlight=False)
 
 
 def restore(fleet: FleetOption = None, place: PlaceOption = "") -> None:
-    """Take the newest backup in: all of it or nothing, and prove what is there then. Rows there already stay."""
+    """Restore the newest backup in one transaction: all rows or none. Rows that exist already are not changed.
+
+    The command then verifies the ledger. Exit code 3: its facts are not consistent.
+    """
     for document in load(fleet):
         done = backups.restore(document, place)
         STDERR.print(f"{done.key} of {done.at}: {done.rows} rows read", highlight=False)
         if done.breaches:
-            STDERR.print(f"{done.breaches} breaches: `gpufleet ledger verify` names them", highlight=False)
+            STDERR.print(f"{done.breaches} violations: `gpufleet ledger verify` lists them", highlight=False)
             raise typer.Exit(Exit.FOUND)

@@ -79,12 +79,12 @@ def _register_local(app: "typer.Typer") -> None:
         return
 
     def local() -> None:
-        """The embedded cloud of a developer's machine: a distribution of its own, gpu-fleet-localcloud."""
+        """Run the embedded cloud on a developer's machine. It is a separate distribution, gpu-fleet-localcloud."""
         from app.errors import AppError
 
         raise AppError(
             "`gpufleet local`: the distribution gpu-fleet-localcloud is not installed: run `make setup` in a clone,"
-            " or install it beside gpu-fleet (`uv pip install ./localcloud`)"
+            " or install it with gpu-fleet (`uv pip install ./localcloud`)"
         )
 
     app.command(name=LOCAL, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(local)
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def _report_interrupt() -> None:
-    message = "interrupted; what was done is recorded, the next run goes on from it"
+    message = "interrupted; completed steps are recorded, and the next run continues from there"
     if (logs := sys.modules.get("app.logs")) is not None and logs.is_on():
         logs.get().warning("command", outcome="interrupted", detail=message)
     else:
@@ -142,33 +142,33 @@ def _run() -> None:
             raise KeyboardInterrupt from left
         # typer has printed the wrong argument on stderr
         if left.code == Exit.WRONG_USE:
-            print_error(_typers_words(left), sys.argv)
+            print_error(_usage_error(left), sys.argv)
         raise
     except BrokenPipeError:
         # the reader of stdout closed the pipe, as `| head` does
         discard(sys.stdout)
         sys.exit(Exit.DONE)
     except Exception as error:
-        said = _not_our_fault(error)
-        if said is None:
+        message = _environment_error(error)
+        if message is None:
             raise
         if not isinstance(error, OSError):
-            print_error(said, sys.argv)
+            print_error(message, sys.argv)
         discard(sys.stdout)
-        log_failure(AppError(said))
+        log_failure(AppError(message))
         sys.exit(Exit.FAILED)
 
 
-def _typers_words(left: SystemExit) -> str:
+def _usage_error(left: SystemExit) -> str:
     """typer's message about the wrong argument, with a hint at the help."""
     wrong = left.__context__  # typer's copy of click's errors has no public name
-    words, context = getattr(wrong, "format_message", None), getattr(wrong, "ctx", None)
-    if words is None or context is None:
+    message_of, context = getattr(wrong, "format_message", None), getattr(wrong, "ctx", None)
+    if message_of is None or context is None:
         return "wrong use"
-    return f"{words().removesuffix('.')}; `{context.command_path} --help` says what there is"
+    return f"{message_of().removesuffix('.')}; `{context.command_path} --help` lists the options"
 
 
-def _not_our_fault(error: Exception) -> str | None:
+def _environment_error(error: Exception) -> str | None:
     """The message for a failing disk or ledger that no command handled. None: it is a defect, and gets
     a traceback.
     """
@@ -185,8 +185,8 @@ def _not_our_fault(error: Exception) -> str | None:
     try:
         with explained("the ledger"):
             raise error
-    except LedgerError as said:
-        return str(said)
+    except LedgerError as explanation:
+        return str(explanation)
 
 
 if __name__ == "__main__":

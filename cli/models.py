@@ -21,15 +21,15 @@ from serving.cache.manifest import Manifest, ManifestError, describe
 SourceArgument = Annotated[
     str,
     typer.Argument(
-        help="A folder as Hugging Face lays it out (safetensors), s3://…, gs://…, hf://OWNER/NAME[@REVISION] "
-        "(extra `hub`), or MLflow's models:/NAME/VERSION, runs:/… (extra `mlflow`)."
+        help="The model: a folder in Hugging Face's layout (safetensors), s3://…, gs://…, hf://OWNER/NAME[@REVISION] "
+        "(needs the extra `hub`), or MLflow's models:/NAME/VERSION or runs:/… (needs the extra `mlflow`)."
     ),
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    group = typer.Typer(help="Models in a bucket: add, look, approve, roll out, roll back.", no_args_is_help=True)
+    group = typer.Typer(help="Models in a bucket: add, list, approve, roll out, roll back.", no_args_is_help=True)
     group.command("add")(add)
     group.command("ls")(ls)
     group.command("show")(show)
@@ -44,39 +44,44 @@ def add(
     name: NameOption,
     bucket: BucketOption,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="What people call it. Default: the source's own word for it.")
+        str | None,
+        typer.Option("--revision", help="Name of the revision, for people. Default: the name that the source uses."),
     ] = None,
     licence: Annotated[
-        str | None, typer.Option("--licence", help="Noted in the manifest. Default: what a hub says.")
+        str | None,
+        typer.Option(
+            "--licence", help="Licence to record in the manifest. Default: the licence that the hub states."
+        ),
     ] = None,
     noted: Annotated[
-        str | None, typer.Option("--source", help="Where it came from; noted in the manifest. Default: the URL.")
+        str | None, typer.Option("--source", help="Origin to record in the manifest. Default: the source's URL.")
     ] = None,
     scratch: Annotated[
-        Path | None, typer.Option("--scratch", help="Folder with room for a model that is not on this machine.")
+        Path | None,
+        typer.Option("--scratch", help="Folder with free space for the download of a model from a URL."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a model into the bucket, by content: the same bytes are stored once. Nothing is served by this."""
+    """Add a model to the bucket. Files with the same content are stored once. It is not served before `rollout`."""
     place = open_place(bucket)
-    with open_source(source, scratch, _say) as found:
+    with open_source(source, scratch, _note) as found:
         try:
             facts = _facts(found.folder, licence or found.licence, noted or found.source)
             manifest = describe(found.folder, name=name, revision=revision or found.revision, facts=facts)
             _check_expected(manifest, found)
-            fresh = publish.add(place.writer, found.folder, manifest, prefix=place.key("models"), announce=_say)
+            fresh = publish.add(place.writer, found.folder, manifest, prefix=place.key("models"), announce=_note)
         except (ManifestError, OSError) as error:
             raise AppError(f"{source}: {error}") from error
     if as_json:
         print_json({**_row(manifest, None, None), "added": fresh})
         return
-    words = "added" if fresh else "was there already"
-    STDOUT.print(f"{name} {manifest.digest[:12]} {words}: {len(manifest.files)} files, {_size(manifest.size)}")
+    result = "added" if fresh else "exists already"
+    STDOUT.print(f"{name} {manifest.digest[:12]} {result}: {len(manifest.files)} files, {_size(manifest.size)}")
     STDERR.print(f"serve it with: gpufleet model rollout {manifest.digest[:12]} --name {name} --bucket {bucket}")
 
 
 def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
-    """Every model of the bucket: how many revisions, and which one is served."""
+    """List the models of the bucket, each with its number of revisions and its served revision."""
     place = open_place(bucket)
     try:
         names = place.listing.folders(place.key("models"))
@@ -92,16 +97,16 @@ def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
 
 
 def show(name: NameOption, bucket: BucketOption, as_json: JsonOption = False) -> None:
-    """Every revision: the one that is served, those before it, and those never served; what each is."""
-    shelf = ModelRegistry(bucket, name)
-    served = shelf.served()
+    """List all revisions of a model, with size, approval and facts, and mark the served revision."""
+    registry = ModelRegistry(bucket, name)
+    served = registry.served()
     rows = [
-        _row(manifest, served, shelf.approval(digest))
-        for digest in shelf.digests()
-        if (manifest := shelf.manifest(digest)) is not None
+        _row(manifest, served, registry.approval(digest))
+        for digest in registry.digests()
+        if (manifest := registry.manifest(digest)) is not None
     ]
     if not rows:
-        raise AppError(f"{bucket}: there is no model {name}; `gpufleet model ls --bucket {bucket}` lists them")
+        raise AppError(f"{bucket}: does not contain model {name}; `gpufleet model ls --bucket {bucket}` lists models")
     if as_json:
         print_json(rows)
         return
@@ -118,18 +123,20 @@ def show(name: NameOption, bucket: BucketOption, as_json: JsonOption = False) ->
 
 
 def approve(
-    digest: Annotated[str, typer.Argument(help="The revision's digest, or how it begins (12 characters or more).")],
+    digest: Annotated[str, typer.Argument(help="Digest of the revision, or at least its first 12 characters.")],
     name: NameOption,
     bucket: BucketOption,
-    by: Annotated[str | None, typer.Option("--by", help="Who approves. Default: the user of this machine.")] = None,
-    note: Annotated[str, typer.Option("--note", help="Why, or where that is written.")] = "",
+    by: Annotated[
+        str | None, typer.Option("--by", help="Name of the person who approves. Default: your user name.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="Reason of the approval, or a link to it.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Allow a revision to be served in production. It holds for these bytes alone."""
-    shelf = ModelRegistry(bucket, name)
-    given = Approval(digest=shelf.resolve(digest), by=by or getpass.getuser(), at=datetime.now(UTC), note=note)
+    """Approve a revision for production. The approval applies only to files with exactly this content."""
+    registry = ModelRegistry(bucket, name)
+    given = Approval(digest=registry.resolve(digest), by=by or getpass.getuser(), at=datetime.now(UTC), note=note)
     try:
-        approval.approve(shelf.place.writer, given, model=shelf.model)
+        approval.approve(registry.place.writer, given, model=registry.model)
     except (ManifestError, OSError) as error:
         raise AppError(f"{bucket}: {error}") from error
     if as_json:
@@ -143,7 +150,9 @@ def _check_expected(manifest: Manifest, found: Fetched) -> None:
     for file in manifest.files:
         wanted = found.sha256.get(file.path)
         if wanted is not None and wanted != file.sha256:
-            raise ManifestError(f"{file.path}: its sha256 is {file.sha256[:12]}…, the source says {wanted[:12]}…")
+            raise ManifestError(
+                f"{file.path}: expected sha256 {wanted[:12]}…, as its source states, got {file.sha256[:12]}…"
+            )
 
 
 def _facts(folder: Path, licence: str | None, source: str | None) -> dict[str, Any]:
@@ -163,16 +172,16 @@ def _facts(folder: Path, licence: str | None, source: str | None) -> dict[str, A
             "parameters": weigh(read_tensors(store, str)).parameters,
         }
     except (SizingError, OSError) as error:
-        STDERR.print(f"some facts are not known: {error}", markup=False)
+        STDERR.print(f"some facts of the model are unknown: {error}", markup=False)
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _model_row(shelf: ModelRegistry) -> dict[str, Any]:
-    served, digests = shelf.served(), shelf.digests()
-    manifest = None if served is None else shelf.manifest(served)
+def _model_row(registry: ModelRegistry) -> dict[str, Any]:
+    served, digests = registry.served(), registry.digests()
+    manifest = None if served is None else registry.manifest(served)
     return {
-        "model": shelf.name,
-        "revisions": sum(1 for digest in digests if shelf.has(digest)),
+        "model": registry.name,
+        "revisions": sum(1 for digest in digests if registry.has(digest)),
         "served": served,
         "revision": manifest and manifest.revision,
         "size": manifest and manifest.size,
@@ -200,5 +209,5 @@ def _size(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     STDERR.print(line, highlight=False, markup=False)

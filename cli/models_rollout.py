@@ -13,31 +13,36 @@ from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
 
 BucketOption = Annotated[
-    str, typer.Option("--bucket", help="URL of the bucket: s3://…, gs://…, or a folder.", envvar="GPUFLEET_BUCKET")
+    str,
+    typer.Option(
+        "--bucket",
+        help="URL of the bucket: s3://…, gs://…, or a folder. Default: $GPUFLEET_BUCKET.",
+        envvar="GPUFLEET_BUCKET",
+    ),
 ]
-NameOption = Annotated[str, typer.Option("--name", help="The model's name in the bucket: models/<name>.")]
-LimitOption = Annotated[str, typer.Option("--limit", help="Longest time for one instance to change.")]
+NameOption = Annotated[str, typer.Option("--name", help="Name of the model: its files are in models/<name>.")]
+LimitOption = Annotated[
+    str, typer.Option("--limit", help="Longest time for the change of one instance, for example 30m.")
+]
 WalkOption = Annotated[
     list[str] | None,
     typer.Option(
         "--fleet",
-        help="URL of a fleet document; repeatable. Its control host changes the pools of this model now, one "
-        "instance at a time, and the command waits. Without it nothing that runs changes.",
+        help="URL of a fleet document; repeatable. The fleet's control host changes running instances of this model "
+        "now, one at a time, and the command waits. Without it, no running instance changes.",
     ),
 ]
 DirectOption = Annotated[
     bool,
     typer.Option(
         "--direct",
-        help="Change the instances of --fleet from here, for fleets without `gpufleet watch run --apply`. "
-        "Needs the key that signs orders.",
+        help="Change the instances of --fleet from this machine, for a fleet without `gpufleet watch run --apply`. "
+        "This requires access to the key that signs orders.",
     ),
 ]
 EnvironmentOption = Annotated[
     str | None,
-    typer.Option(
-        "--environment", help="Which environment the bucket is of; asked only before its first `pulumi up`."
-    ),
+    typer.Option("--environment", help="Environment of the bucket. Required only before its first `pulumi up`."),
 ]
 
 
@@ -47,7 +52,8 @@ def rollout(
     digest: Annotated[
         str | None,
         typer.Argument(
-            help="The revision's digest, or how it begins (12 characters). Default: go on with the served."
+            help="Digest of the revision, or at least its first 12 characters. Default: the served revision, to "
+            "continue its rollout."
         ),
     ] = None,
     fleet: WalkOption = None,
@@ -56,17 +62,19 @@ def rollout(
     environment: EnvironmentOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a revision: instances fetch it beside the old one; with --fleet they change to it one after the other.
+    """Select the revision that is served. With --fleet, running instances also change to it, one at a time.
 
-    Which one is served is written with your rights; the control host follows, and cannot write it.
+    Instances download the new revision while they still serve the old one.
 
-    Killed or stopped half-way, the same command goes on: those that serve it already are left alone.
+    The command writes the selection with your permissions. The control host reads it and cannot write it.
+
+    If it is interrupted, run the same command again: it skips instances that already serve the revision.
     """
-    shelf = ModelRegistry(bucket, name)
-    chosen = shelf.served() if digest is None else shelf.resolve(digest)
+    registry = ModelRegistry(bucket, name)
+    chosen = registry.served() if digest is None else registry.resolve(digest)
     if chosen is None:
-        raise AppError(f"{shelf.model}: nothing is served yet; name a digest", ErrorCode.WRONG_USE)
-    _to(shelf, chosen, _Way(fleet, limit, environment, as_json, direct), going_back=False)
+        raise AppError(f"{registry.model}: no revision is served yet; give a digest", ErrorCode.WRONG_USE)
+    _to(registry, chosen, _Way(fleet, limit, environment, as_json, direct), going_back=False)
 
 
 def rollback(
@@ -78,13 +86,13 @@ def rollback(
     environment: EnvironmentOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve the revision before the one that is served. Killed half-way, the same command goes on with it."""
-    shelf = ModelRegistry(bucket, name)
-    history = shelf.history()
-    earlier = history.going_back_to or history.before(shelf.served())
+    """Select the revision that was served before. If interrupted, run the same command again to continue."""
+    registry = ModelRegistry(bucket, name)
+    history = registry.history()
+    earlier = history.going_back_to or history.before(registry.served())
     if earlier is None:
-        raise AppError(f"{shelf.model}: no revision was served before this one")
-    _to(shelf, earlier, _Way(fleet, limit, environment, as_json, direct), going_back=True)
+        raise AppError(f"{registry.model}: no revision was served before this one")
+    _to(registry, earlier, _Way(fleet, limit, environment, as_json, direct), going_back=True)
 
 
 class _Way:
@@ -101,33 +109,33 @@ class _Way:
         self.environment, self.as_json, self.direct = environment, as_json, direct
 
 
-def _to(shelf: ModelRegistry, digest: str, way: _Way, *, going_back: bool) -> None:
-    shelf.check_approved(digest, way.documents, way.environment)
-    before = shelf.serve(
+def _to(registry: ModelRegistry, digest: str, way: _Way, *, going_back: bool) -> None:
+    registry.check_approved(digest, way.documents, way.environment)
+    before = registry.serve(
         digest,
         going_back=going_back and bool(way.documents),
         changes_running=bool(way.documents) and not way.direct,
     )
     if not way.as_json:
         past = before[:12] if before else "nothing"
-        STDOUT.print(f"{shelf.name}: {digest[:12]} is served from now on (before: {past})")
+        STDOUT.print(f"{registry.name}: {digest[:12]} is now served (before: {past})")
     changed: dict[str, int] = {}
     for document in way.documents:
-        changed |= (walk if way.direct else wait)(shelf.name, digest, document, way.limit, _say)
+        changed |= (walk if way.direct else wait)(registry.name, digest, document, way.limit, _note)
     if way.documents and going_back:
         # the rollback is complete only now; until here the same command would resume it
-        shelf.write_history(shelf.history().with_served(None, None))
+        registry.write_history(registry.history().with_served(None, None))
     if not way.documents:
-        _say(_UNCHANGED.format(name=shelf.name, bucket=shelf.bucket))
+        _note(_UNCHANGED.format(name=registry.name, bucket=registry.bucket))
     if way.as_json:
-        print_json({"model": shelf.name, "served": digest, "before": before, "changed": changed})
+        print_json({"model": registry.name, "served": digest, "before": before, "changed": changed})
 
 
 _UNCHANGED = (
-    "Instances that boot from now on serve it. Those that run fetch it beside theirs within a minute and go on with "
-    "theirs: change them one at a time with `gpufleet model rollout --name {name} --bucket {bucket} --fleet URL`."
+    "New instances serve it. Running instances download it within a minute and continue to serve their own revision. "
+    "To change them one at a time: `gpufleet model rollout --name {name} --bucket {bucket} --fleet URL`."
 )
 
 
-def _say(line: str) -> None:
+def _note(line: str) -> None:
     STDERR.print(line, highlight=False, markup=False)

@@ -16,25 +16,33 @@ from cli.signals import on_signals
 from gpufleet.domain import durations
 from hosts.monitoring.prometheus import TARGETS_FILE
 
-ConsoleOption = Annotated[str, typer.Option("--console", help="HOST:PORT of `gpufleet console`.")]
-DaemonOption = Annotated[str, typer.Option("--daemon", help="HOST:PORT of `gpufleet watch run`.")]
-AlertmanagerOption = Annotated[str, typer.Option("--alertmanager", help="HOST:PORT of Alertmanager.")]
+ConsoleOption = Annotated[str, typer.Option("--console", help="HOST:PORT where `gpufleet console` listens.")]
+DaemonOption = Annotated[str, typer.Option("--daemon", help="HOST:PORT where `gpufleet watch run` listens.")]
+AlertmanagerOption = Annotated[str, typer.Option("--alertmanager", help="HOST:PORT where Alertmanager listens.")]
 RouterOption = Annotated[
     list[str] | None,
     typer.Option("--router", help="HOST:PORT of a router's metrics; repeatable. Default: 127.0.0.1:8404."),
 ]
 TokenOption = Annotated[
-    Path, typer.Option("--token-file", help="File with the console's token, as Alertmanager's machine sees it.")
+    Path,
+    typer.Option("--token-file", help="Path of the file with the console's access token on Alertmanager's machine."),
 ]
 ObjectiveOption = Annotated[
     list[str] | None,
-    typer.Option("--p99", metavar="POOL=SPAN", help="Latency objective of a pool, as in chat=10s; repeatable."),
+    typer.Option(
+        "--p99",
+        metavar="POOL=SPAN",
+        help="Objective for the 99th percentile of a pool's latency, for example chat=10s; repeatable.",
+    ),
 ]
 
 
 TargetsOption = Annotated[
     str,
-    typer.Option("--targets-file", help="What `gpufleet monitoring targets` writes; a name: beside prometheus.yml."),
+    typer.Option(
+        "--targets-file",
+        help="File that `gpufleet monitoring targets` writes: a path, or a name in the folder of prometheus.yml.",
+    ),
 ]
 
 
@@ -52,14 +60,15 @@ def _group() -> None:
 
 
 def render(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder to write the files to.")],
     fleet: FleetOption = None,
     console: ConsoleOption = "127.0.0.1:9600",
     daemon: DaemonOption = "127.0.0.1:9470",
     manager: AlertmanagerOption = "127.0.0.1:9093",
     router: RouterOption = None,
     find_routers: Annotated[
-        bool, typer.Option("--find-routers", help="Routers are machines of their own, listed among the targets.")
+        bool,
+        typer.Option("--find-routers", help="Routers run on separate machines: find them in the targets file."),
     ] = False,
     token_file: TokenOption = Path("/etc/gpu-fleet/console.token"),
     targets_file: TargetsOption = TARGETS_FILE,
@@ -69,10 +78,10 @@ def render(
     documents = load(fleet)
     if len(documents) != 1:
         raise AppError(
-            f"a Prometheus watches one fleet, {len(documents)} are named: give one --fleet", ErrorCode.WRONG_USE
+            f"a Prometheus monitors one fleet: expected one --fleet, got {len(documents)}", ErrorCode.WRONG_USE
         )
     if router and find_routers:
-        raise AppError("--router and --find-routers are two ways: give one", ErrorCode.WRONG_USE)
+        raise AppError("--router and --find-routers: give one of them", ErrorCode.WRONG_USE)
     addresses = Addresses(
         console=console,
         daemon=daemon,
@@ -86,12 +95,15 @@ def render(
 
 
 def write_targets(
-    out: Annotated[Path, typer.Option("--out", help="The file: `targets.json` beside prometheus.yml.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: `targets.json` in the folder of prometheus.yml.")
+    ],
     fleet: FleetOption = None,
-    every: Annotated[str, typer.Option(help="Between two looks at the cloud.")] = "5s",
+    every: Annotated[str, typer.Option(help="Interval between two reads of the cloud.")] = "5s",
 ) -> None:
-    """Keep the file written from which Prometheus reads its targets, for a Prometheus of your own. Control hosts have
-    a unit that does.
+    """Keep the file with Prometheus's targets up to date, for a Prometheus that you run. It runs until SIGTERM.
+
+    On a control host a systemd unit does the same.
     """
     try:
         every_s = durations.parse(every).total_seconds()

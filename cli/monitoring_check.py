@@ -18,7 +18,7 @@ def check(
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask Prometheus every query of the dashboards, over all pools and instances. Exit code 3: some find nothing."""
+    """Run every query of the dashboards in a fleet's Prometheus. Exit code 3: at least one query finds no data."""
     found: list[PanelQuery] = []
     for document in load(fleet):
         found += ask_all(document, datetime.now(UTC))
@@ -34,7 +34,7 @@ def check(
 
 def _table(empty: Sequence[PanelQuery]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in ("fleet", "dashboard", "panel", "finds nothing"):
+    for name in ("fleet", "dashboard", "panel", "query without data"):
         table.add_column(name, overflow="fold")
     for one in empty:
         table.add_row(one.fleet, one.dashboard, one.panel, Text(one.query))

@@ -9,11 +9,26 @@ FleetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--fleet",
-        help="URL of a fleet document (file://, s3://, gs:// or a path); repeatable. Default: $GPUFLEET_FLEET.",
+        help="URL (file://, s3://, gs://) or path of a fleet document; repeatable. Default: $GPUFLEET_FLEET.",
     ),
 ]
 FeedOption = Annotated[
     Path | None,
-    typer.Option("--feed", help="Folder that `gpufleet host feed` writes: for who has no credentials of the cloud."),
+    typer.Option(
+        "--feed",
+        help="Folder that `gpufleet host feed` writes. Read the fleet's state there, without cloud credentials.",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+ApplyOption = Annotated[
+    bool, typer.Option("--apply", help="Carry out the plan. Without it, the command only prints the plan.")
+]
+AcceptOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-policy",
+        metavar="HASH",
+        help="Allow the changed policy with this hash to act, without a dry run that shows it first; repeatable.",
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing if there is nothing to do.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]

@@ -33,7 +33,7 @@ class _Terminal(Console):
         raise BrokenPipeError
 
 
-class _Words(_Terminal):
+class _Stderr(_Terminal):
     """Stderr. A stream that cannot be written (`2>&1 | head`, a full disk) does not stop the work.
 
     If this process logs, each message is a line of the log.
@@ -58,7 +58,7 @@ def _log_message(text: str, *, is_error: bool) -> None:
 
 # untrusted text, for example an IPv6 address, may contain square brackets: printed text is never markup
 STDOUT: Final = _Terminal(markup=False)
-STDERR: Final = _Words(stderr=True, markup=False)
+STDERR: Final = _Stderr(stderr=True, markup=False)
 ANSWER_BEGUN: Final = threading.Event()
 """Set once a part of the machine-readable answer is on stdout."""
 
@@ -96,7 +96,7 @@ def after_the_work() -> Generator[None]:
     except OSError as error:
         discard(sys.stdout)
         if not isinstance(error, BrokenPipeError):
-            STDERR.print(f"gpufleet: this could not be printed: {error}", highlight=False, soft_wrap=True)
+            STDERR.print(f"gpufleet: the result could not be printed: {error}", highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -155,12 +155,12 @@ def log_failure(error: AppError) -> None:
         logs.get().error("command", outcome="failed", error=error)
 
 
-def print_error(said: str, arguments: Sequence[str]) -> None:
+def print_error(message: str, arguments: Sequence[str]) -> None:
     """Print the error as JSON if the user requested JSON; stderr has the message for people."""
     asked = "--json" in arguments or "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
     if not asked or ANSWER_BEGUN.is_set():
         return
     try:
-        print_json({"error": said})
+        print_json({"error": message})
     except OSError:  # the disk is full: the exit code and stderr report that
         discard(sys.stdout)

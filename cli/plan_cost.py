@@ -16,7 +16,7 @@ from app import plan_tokens
 from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.plan_tokens import Expected
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json, write
 from gpufleet.costs.render import table
 from gpufleet.domain.prices import Price
@@ -36,19 +36,25 @@ def register(app: typer.Typer) -> None:
 def plan_cost_command(
     preview: Annotated[
         str | None,
-        typer.Argument(help="File of `pulumi preview --json --show-sames`, `-` for standard input; absent: run it."),
+        typer.Argument(
+            help="File with the output of `pulumi preview --json --show-sames`, or `-` for standard input. Default: "
+            "run that command."
+        ),
     ] = None,
-    stack: Annotated[str | None, typer.Option(help="Stack to preview when no file is given.")] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    stack: Annotated[
+        str | None, typer.Option(help="Stack to preview if no file is given. Default: the selected stack.")
+    ] = None,
+    json_output: JsonOption = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
     fail_over: Annotated[
-        str | None, typer.Option(help="Exit with 3 when the desired size costs more than this many USD a month.")
+        str | None,
+        typer.Option(help="Exit with code 3 if the plan costs more than this at its desired size, in USD a month."),
     ] = None,
     fleet: FleetOption = None,
 ) -> None:
-    """Price a plan per pool and capacity type, at the least, desired and highest size.
+    """Compute the cost of a plan by pool and capacity type, at its minimum, desired and maximum size.
 
-    Where the environment runs already, `--fleet` takes what its ledger saw of prices, so that spot is a range.
+    If the environment runs already, --fleet also uses the spot prices in its ledger, and the cost of spot is a range.
     """
     limit = _limit(fail_over)
     try:
@@ -67,7 +73,7 @@ def plan_cost_command(
     else:
         _show(before, after, expected)
     if limit is not None and after.usd_per_month > limit:
-        STDERR.print(f"gpufleet: {after.usd_per_month:.2f} USD a month is over --fail-over {limit}", style="red")
+        STDERR.print(f"gpufleet: {after.usd_per_month:.2f} USD a month is above --fail-over {limit}", style="red")
         raise typer.Exit(Exit.FOUND)
 
 
@@ -98,10 +104,10 @@ def _limit(text: str | None) -> Decimal | None:
         limit = Decimal(text)
     except InvalidOperation as error:
         raise AppError(
-            f"--fail-over {text!r} is no amount: write USD a month, as in 5000", ErrorCode.WRONG_USE
+            f"--fail-over {text!r} is not an amount: write USD a month, for example 5000", ErrorCode.WRONG_USE
         ) from error
     if not limit.is_finite() or limit < 0:
-        raise AppError(f"--fail-over {text}: must be a finite amount, 0 or more", ErrorCode.WRONG_USE)
+        raise AppError(f"--fail-over {text}: expected a finite amount of at least 0", ErrorCode.WRONG_USE)
     return limit
 
 
@@ -118,7 +124,7 @@ def _read(preview: str | None, stack: str | None) -> bytes:
 
 def _run(stack: str | None) -> bytes:
     if shutil.which("pulumi") is None:
-        raise AppError("pulumi is not on PATH: run `make setup`, or give the file of a preview")
+        raise AppError("pulumi is not on PATH: run `make setup`, or give a file with a preview")
     command = ["pulumi", "preview", "--json", "--show-sames", *(["--stack", stack] if stack else [])]
     STDERR.print(f"$ {' '.join(command)}", highlight=False)
     try:
@@ -126,8 +132,8 @@ def _run(stack: str | None) -> bytes:
     except subprocess.TimeoutExpired as error:
         raise AppError(f"`pulumi preview` did not end within {PREVIEW_LIMIT_S} s") from error
     if done.returncode != 0 and not done.stdout.strip():
-        said = done.stderr.decode(errors="replace").strip()
-        raise AppError(f"`pulumi preview` failed ({done.returncode}): {said}")
+        output = done.stderr.decode(errors="replace").strip()
+        raise AppError(f"`pulumi preview` failed ({done.returncode}): {output}")
     return done.stdout
 
 

@@ -53,10 +53,10 @@ def _show_narrow(plan: Plan, title: str) -> None:
 def show_outcomes(outcomes: tuple[Outcome, ...]) -> None:
     """Print the outcome of each decision."""
     for outcome in outcomes:
-        words = outcome.error or outcome.detail
+        detail = outcome.error or outcome.detail
         what = f"{outcome.decision.action.sentence} {outcome.decision.resource}: {outcome.kind.sentence}"
         STDOUT.print(
-            f"{what} ({words})" if words else what,
+            f"{what} ({detail})" if detail else what,
             style="red" if outcome.kind is OutcomeKind.FAILED else "",
             highlight=False,
             markup=False,
@@ -82,9 +82,9 @@ def waste(plan: Plan) -> dict[str, Any] | None:
 
 def total_of(prices: Iterable[Decimal | None]) -> tuple[Decimal, int]:
     """The sum of the known prices, and the number of unknown ones."""
-    told = list(prices)
-    known = [usd for usd in told if usd is not None]
-    return sum(known, Decimal(0)), len(told) - len(known)
+    all_prices = list(prices)
+    known = [usd for usd in all_prices if usd is not None]
+    return sum(known, Decimal(0)), len(all_prices) - len(known)
 
 
 def spend_json(spend: SpendRate) -> dict[str, Any]:

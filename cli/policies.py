@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.errors import AppError, ErrorCode
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain.parsed import is_map
 from gpufleet.settings import KEY
@@ -22,9 +23,9 @@ VIOLATIONS: Final = 1
 """Exit code of `check`: a CI gate distinguishes 0 (passes), 1 (violations) and 2 (cannot judge)."""
 _USUAL: Final = timedelta(days=90)
 
-policies_app = typer.Typer(no_args_is_help=True, help="The rules of the policy pack, and plans judged by them.")
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+policies_app = typer.Typer(
+    no_args_is_help=True, help="The policy pack: list and explain its rules, and check a plan against them."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +34,8 @@ def register(app: typer.Typer) -> None:
 
 
 @policies_app.command("list")
-def list_rules(as_json: Json = False) -> None:
-    """All rules, each with its reason."""
+def list_rules(as_json: JsonOption = False) -> None:
+    """List all rules, each with its reason."""
     from policies.pack import RULES  # imports Pulumi's library, which is slow
 
     if as_json:
@@ -46,25 +47,28 @@ def list_rules(as_json: Json = False) -> None:
 
 
 @policies_app.command("explain")
-def explain(rule: Annotated[str, typer.Argument(help="Name of a rule, as no-open-ingress.")]) -> None:
-    """Why a rule exists, what it judges, what to do, and how an exception is written."""
+def explain(rule: Annotated[str, typer.Argument(help="Name of a rule, for example no-open-ingress.")]) -> None:
+    """Explain a rule: its reason, what it checks, the remedy, and how to write an exception."""
     found = _rule(rule)
     whole = "the plan as a whole" if found.of_one is None else "each resource"
-    for line in (found.id, found.reason, f"Judges: {found.judges or whole}.", f"Remedy: {found.remedy}"):
+    for line in (found.id, found.reason, f"Checks: {found.judges or whole}.", f"Remedy: {found.remedy}"):
         STDOUT.print(line, highlight=False, soft_wrap=True)
-    STDOUT.print("\nAn exception, in the settings of the environment:", highlight=False)
+    STDOUT.print("\nTo write an exception, add this to the settings of the environment:", highlight=False)
     STDOUT.print(_snippet(found), highlight=False, soft_wrap=True)
 
 
 @policies_app.command("check")
 def check(
     preview: Annotated[
-        str, typer.Argument(help="File of `pulumi preview --json --show-sames`; `-`: standard input.")
+        str,
+        typer.Argument(
+            help="File with the output of `pulumi preview --json --show-sames`, or `-` for standard input."
+        ),
     ],
-    settings: Annotated[Path, typer.Option(help="Settings file of the environment.")],
-    as_json: Json = False,
+    settings: Annotated[Path, typer.Option(help="Settings file with which the plan was made.")],
+    as_json: JsonOption = False,
 ) -> None:
-    """Judge a plan as the policy pack does in the engine. Exits with 0 passes, 1 violations, 2 cannot judge."""
+    """Check a plan against the policy pack, without Pulumi's engine. Exit codes: 0 passes, 1 violations, 2 error."""
     from gpufleet.prices.plan.preview import PreviewError, parse
     from policies.pack import RULES, judged
     from policies.preview import resources_of
@@ -77,11 +81,11 @@ def check(
     except PreviewError as error:
         raise AppError(f"{preview}: {error}", ErrorCode.WRONG_USE) from error
     if (other := _environment(plan.config.get(KEY))) not in (None, f"{context.cloud} {context.environment}"):
-        wrong = f"{preview} is a plan of {other}, and {settings} is of {context.cloud} {context.environment}"
-        raise AppError(f"{wrong}: give the settings that the plan was made with", ErrorCode.WRONG_USE)
+        wrong = f"{preview} is a plan for {other}, and {settings} is for {context.cloud} {context.environment}"
+        raise AppError(f"{wrong}: give the settings with which the plan was made", ErrorCode.WRONG_USE)
     violations, used = judged(resources, context)
     for path in context.unknown:
-        STDERR.print(f"{path}: not known to this release, and not judged", highlight=False, soft_wrap=True)
+        STDERR.print(f"{path}: this release does not know the key, and ignores it", highlight=False, soft_wrap=True)
     if as_json:
         print_json(
             {
@@ -98,9 +102,7 @@ def check(
             STDOUT.print(rule.message(violation), highlight=False, soft_wrap=True)
         for e in used:
             what = f"{e.rule}, {e.resource}{f' ({e.type})' if e.type else ''}"
-            STDOUT.print(
-                f"let pass until {e.until} by {e.owner}: {what}: {e.reason}", highlight=False, soft_wrap=True
-            )
+            STDOUT.print(f"allowed until {e.until} by {e.owner}: {what}: {e.reason}", highlight=False, soft_wrap=True)
         count = len(violations)
         result = "passes" if not count else "1 violation" if count == 1 else f"{count} violations"
         STDOUT.print(f"{len(resources)} resources, {len(RULES)} rules: {result}", highlight=False)
@@ -145,14 +147,14 @@ def _rule(name: str) -> "Rule":
     found = {rule.id: rule for rule in RULES}
     if name not in found:
         near = ", ".join(close_to(name))
-        raise AppError(f"{name!r} is no rule of the policy pack; name one as {near}", ErrorCode.WRONG_USE)
+        raise AppError(f"{name!r} is not a rule of the policy pack; similar names: {near}", ErrorCode.WRONG_USE)
     return found[name]
 
 
 def _snippet(rule: "Rule") -> str:
     until = (datetime.now(UTC) + _USUAL).date()
-    one = "NAME" if rule.named else 'NAME    # as the program names it; "*": every one'
-    kind = "aws:ec2/instance:Instance" if rule.named else "aws:ec2/instance:Instance    # absent: every type"
+    one = "NAME" if rule.named else 'NAME    # the name in the Pulumi program; "*": every resource'
+    kind = "aws:ec2/instance:Instance" if rule.named else "aws:ec2/instance:Instance    # leave out for every type"
     return f"""\
 policies:
   exceptions:
@@ -161,7 +163,7 @@ policies:
       resource: {one}
       owner: TEAM
       reason: WHY
-      until: "{until}"    # the last day; in quotes, or Pulumi makes a time of it"""
+      until: "{until}"    # the last day; in quotes, because Pulumi would read it as a time"""
 
 
 def _described(rule: "Rule") -> dict[str, str]:

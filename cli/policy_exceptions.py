@@ -31,9 +31,9 @@ def problems(settings: Settings, today: date) -> Iterator[Problem]:
         if exception.rule not in rules:
             yield Problem(
                 path=f"{path}.rule",
-                wrong="is no rule of the policy pack",
+                wrong="is not a rule of the policy pack",
                 value=exception.rule,
-                remedy=f"name one as {', '.join(close_to(exception.rule))}",
+                remedy=f"name a rule; similar names: {', '.join(close_to(exception.rule))}",
             )
             continue
         yield from _names(path, exception, rules[exception.rule])
@@ -46,15 +46,15 @@ def _names(path: str, exception: PolicyException, rule: "Rule") -> Iterator[Prob
     if exception.type is None:
         yield Problem(
             path=f"{path}.type",
-            wrong=f"is missing, and rule {rule.id} lets nothing pass without it",
-            remedy="name the type that the message of the rule names, as aws:ec2/instance:Instance",
+            wrong=f"is missing, and rule {rule.id} allows no exception without it",
+            remedy="write the type that the rule's message names, for example aws:ec2/instance:Instance",
         )
     if exception.resource == "*":
         yield Problem(
             path=f"{path}.resource",
-            wrong=f"is every resource, and rule {rule.id} lets one pass by its name",
+            wrong=f"is every resource, and rule {rule.id} allows exceptions only for named resources",
             value=exception.resource,
-            remedy="name the resource as the program does; write an exception for each",
+            remedy="write the name that the Pulumi program uses; write one exception for each resource",
         )
 
 
@@ -62,7 +62,7 @@ def _ends(path: str, exception: PolicyException, today: date) -> Iterator[Proble
     if exception.until > today + LONGEST:
         yield Problem(
             path=f"{path}.until",
-            wrong="is more than a year off",
+            wrong="is more than a year from now",
             value=exception.until.isoformat(),
-            remedy="write a day within a year, and look at it again then",
+            remedy="write a day within a year, and review the exception then",
         )

@@ -18,7 +18,9 @@ from gpufleet.settings.document import FleetDocument
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Prices: what is in force, who says so, and how old that is.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Prices: list those in force with their source and age, and refresh.", no_args_is_help=True
+    )
     group.command("list")(list_prices)
     group.command("refresh")(refresh)
     app.add_typer(group, name="prices")
@@ -27,14 +29,18 @@ def register(app: typer.Typer) -> None:
 def list_prices(
     fleet: FleetOption = None,
     machine_type: Annotated[
-        list[str] | None, typer.Option("--machine-type", help="Instead of the fleet's; repeatable.")
+        list[str] | None,
+        typer.Option("--machine-type", help="Show prices of this machine type, not of the fleet's; repeatable."),
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", help="The price of that day or time. Default: now.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="Show the prices at that day or time (UTC), for example 2026-11-01. Default: now."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every price that the fleet's pools need, by source in their order: the first is in force. With age and limit.
+    """List every price that the fleet's pools need, with its source, its age, and the age at which it is stale.
 
-    Exit 3 when one is missing.
+    For each price, sources are in order of precedence: the first one is in force. Exit code 3: a price is missing.
     """
     now = datetime.now(UTC)
     moment = now if at is None else parse_moment("--at", at, "UTC", now)
@@ -44,8 +50,8 @@ def list_prices(
         found = prices.quotes(document, machine_type or (), moment, unreadable)
         rows += [_row(document, quote, moment) for quote in found]
         for row in unreadable:
-            words = f"! {document.environment}: a price of the ledger cannot be read and is left out: {row}"
-            STDERR.print(words, soft_wrap=True, markup=False, highlight=False)
+            warning = f"! {document.environment}: a price in the ledger cannot be read and is ignored: {row}"
+            STDERR.print(warning, soft_wrap=True, markup=False, highlight=False)
     if as_json:
         print_json(rows)
     else:
@@ -55,7 +61,7 @@ def list_prices(
 
 
 def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
-    """Ask the clouds for today's prices of the fleet's machine types and write them into the ledger."""
+    """Read today's prices of the fleet's machine types from the cloud, and store them in the ledger."""
     done: list[dict[str, Any]] = []
     failed = False
     for document in load(fleet):
@@ -74,10 +80,10 @@ def refresh(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
 
 
 SOURCES: Final = {
-    Rank.OVERRIDE: ("settings", "prices of the settings"),
-    Rank.LIVE: ("cloud", "what the cloud told (`watch cost`, `prices refresh`)"),
-    Rank.PACKAGED: ("packaged", "packaged lists"),
-    Rank.OVERRIDE_BEFORE_ITS_DATE: ("settings_before_date", "the first price of the settings before its date"),
+    Rank.OVERRIDE: ("settings", "prices in the settings"),
+    Rank.LIVE: ("cloud", "prices read from the cloud (`watch cost`, `prices refresh`)"),
+    Rank.PACKAGED: ("packaged", "packaged price lists"),
+    Rank.OVERRIDE_BEFORE_ITS_DATE: ("settings_before_date", "the first price in the settings, before its date"),
 }
 """Code and name of each kind of source, in order of precedence."""
 
@@ -137,10 +143,10 @@ def _show(rows: list[dict[str, Any]]) -> None:
 
 def _state(one: dict[str, Any], number: int) -> str:
     """The remarks about a price."""
-    said = [flag for flag in ("unverified", "stale") if one[flag]]
+    remarks = [flag for flag in ("unverified", "stale") if one[flag]]
     if one["stale"] and one["source_kind"] == SOURCES[Rank.LIVE][0]:
-        said.append("watchdogs do not use it")
-    return ", ".join(said) or one["note"] or ("in force" if number == 1 else "")
+        remarks.append("watchdogs do not use it")
+    return ", ".join(remarks) or one["note"] or ("in force" if number == 1 else "")
 
 
 def _length(seconds: int) -> str:

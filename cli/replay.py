@@ -1,4 +1,4 @@
-"""`gpufleet replay`: the watchdogs' own decisions on recorded histories, beside known rules."""
+"""`gpufleet replay`: runs the watchdogs' decisions on recorded histories, and compares them with known rules."""
 
 import json
 from collections import Counter
@@ -24,7 +24,8 @@ PolicyOption = Annotated[
     Path | None,
     typer.Option(
         "--policy",
-        help="JSON of `pools[].watchdogs.<name>` of the fleet document, or of more by name. Default: its defaults.",
+        help="JSON file with the settings of one watchdog, as in `pools[].watchdogs.<name>` of a fleet document, or "
+        "of several watchdogs by name. Default: the default settings.",
     ),
 ]
 
@@ -34,7 +35,7 @@ def _at_most(limit: float, unit: str) -> Callable[[float | None], float | None]:
 
     def checked(value: float | None) -> float | None:
         if value is not None and not value <= limit:
-            raise typer.BadParameter(f"{value:g} is too much, at most {limit:,.0f} {unit} can be played")
+            raise typer.BadParameter(f"{value:g} is too large: expected at most {limit:,.0f} {unit}")
         return value
 
     return checked
@@ -45,7 +46,7 @@ _PRICE: Final = _at_most(1e6, "per hour")
 _TOKENS: Final = _at_most(1e12, "tokens")
 _INSTANCES: Final = _at_most(1e6, "instances")
 ColdStart = Annotated[
-    float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch to ready.")
+    float, typer.Option("--cold-start", min=0, callback=_SECONDS, help="Seconds from launch until ready.")
 ]
 _POLICIES: Final = {"idle": IdlePolicy, "spot": SpotPolicy, "scale": ScalePolicy}
 _LONGEST: Final = timedelta(days=36_500)
@@ -71,26 +72,45 @@ def register(app: typer.Typer) -> None:
 
 def spot(
     availability: Annotated[
-        Path, typer.Option("--availability", help="CSV: time_s,zone,available[,spot_price]; .gz may follow.")
+        Path,
+        typer.Option(
+            "--availability",
+            help="History of the spot market: CSV, also as .gz, with time_s,zone,available[,spot_price].",
+        ),
     ],
     target: Annotated[
-        int, typer.Option("--target", min=1, callback=_INSTANCES, help="Ready replicas that the pool needs.")
+        int,
+        typer.Option("--target", min=1, callback=_INSTANCES, help="Number of ready replicas that the pool needs."),
     ],
     spare: Annotated[
-        int, typer.Option("--spare", min=0, callback=_INSTANCES, help="Spot instances above the target.")
+        int, typer.Option("--spare", min=0, callback=_INSTANCES, help="Number of spot instances above the target.")
     ] = 1,
     cold_start: ColdStart = 390.0,
     on_demand_price: Annotated[
-        float, typer.Option("--on-demand-price", min=0, callback=_PRICE, help="Per hour.")
+        float,
+        typer.Option(
+            "--on-demand-price", min=0, callback=_PRICE, help="Price of an on-demand instance, in USD an hour."
+        ),
     ] = 1.0,
     spot_price: Annotated[
-        float, typer.Option("--spot-price", min=0, callback=_PRICE, help="Where the history has none.")
+        float,
+        typer.Option(
+            "--spot-price",
+            min=0,
+            callback=_PRICE,
+            help="Price of a spot instance, in USD an hour, for rows without a price.",
+        ),
     ] = 0.3,
-    rule: Annotated[str, typer.Option("--rule", help="own or skyserve.")] = "own",
+    rule: Annotated[
+        str, typer.Option("--rule", help="Rule that decides: own (the spot watchdog) or skyserve.")
+    ] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a recorded spot market. Per tick: losses, decisions until nothing new is wanted, readiness, cost."""
+    """Replay a recorded spot market against the spot watchdog, and print availability and cost.
+
+    Each tick applies losses of capacity, then decisions until they repeat, then readiness, then cost.
+    """
     from replay import histories  # numpy and the reader are slow to import
     from replay import spot as market
 
@@ -103,7 +123,7 @@ def spot(
     )
     known = _known(rule, market.NAMES)
     given = _policies(policy, "spot")
-    _say_unplayed(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
+    _note_unused(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
     spot_policy = given.spot or SpotPolicy()
     with _readable():
         player = market.rule(known, spot_policy)
@@ -117,31 +137,39 @@ def idle(
         typer.Option(
             "--activity",
             envvar="GPUFLEET_HISTORIES",
-            help="CSV[.gz]: time_s,replica,gpu_active,requests_running,requests_waiting,tokens_total[,pool]; or a"
-            " folder with runs.csv.gz and pool_demand.csv.gz, itself or as idle_gpus.",
+            help="History of replicas: CSV, also as .gz, with time_s,replica,gpu_active,requests_running,"
+            "requests_waiting,tokens_total[,pool]; or a folder with runs.csv.gz and pool_demand.csv.gz, or with a"
+            " subfolder idle_gpus that contains them.",
         ),
     ],
     pool_capacity: Annotated[
-        float, typer.Option("--pool-capacity", min=0.01, max=1, help="gpu_active that one replica carries in a pool.")
+        float,
+        typer.Option(
+            "--pool-capacity",
+            min=0.01,
+            max=1,
+            help="Work that one replica of a pool can do, as gpu_active from 0.01 to 1.",
+        ),
     ] = 0.8,
     cold_start: ColdStart = 180.0,
     rule: Annotated[
         str,
         typer.Option(
             "--rule",
-            help="own, timer-15m, timer-30m, … timer-90m; with pools peak-root, queue-threshold, and no timer-45m.",
+            help="Rule that decides: own (the watchdogs), or a fixed timer from timer-15m to timer-90m. Histories "
+            "with pools also have peak-root and queue-threshold, and do not have timer-45m.",
         ),
     ] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play recorded replicas: each alone, or, with a column `pool`, taking each other's work.
+    """Replay recorded replicas: each separately, or, with a column `pool`, as pools whose replicas share their work.
 
-    Of replicas alone `own` prints net GPU-hours as well: those saved, less 30 or 60 minutes for each stop, beside
-    fixed timers, the best of them in hindsight, and foresight. There our rule is told that price, its cold start
-    included.
+    For separate replicas, `own` also prints net GPU-hours: the hours saved, less 30 or 60 minutes for each stop. It
+    compares them with fixed timers, with the best timer in hindsight, and with perfect foresight. In this comparison
+    the rule knows the price of a stop, including the cold start.
 
-    Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
+    Schedules use time_s. From 1e9 it is Unix time; smaller values count from Saturday, 2000-01-01, 00:00 UTC.
     """
     from replay import histories, net_savings, pools, runs, sizers
     from replay import idle as alone
@@ -164,13 +192,17 @@ def idle(
             score = pools.play(
                 history, lambda pool: pools.rule(name, pool, rules, sizes, cold_start), cold_start, pool_capacity
             )
-    _say_unplayed(policy, {"idle": given.idle, "scale": given.scale}, ours if name == "own" else _OTHERS)
+    _note_unused(policy, {"idle": given.idle, "scale": given.scale}, ours if name == "own" else _OTHERS)
     _show_nets(score.answer(), nets, as_json)
 
 
 def scale(
     requests: Annotated[
-        Path, typer.Option("--requests", help="CSV[.gz]: time_s,input_tokens,output_tokens, or time_s,rate_rps.")
+        Path,
+        typer.Option(
+            "--requests",
+            help="History of requests: CSV, also as .gz, with time_s,input_tokens,output_tokens or time_s,rate_rps.",
+        ),
     ],
     tokens_per_second: Annotated[
         float,
@@ -178,35 +210,46 @@ def scale(
             "--tokens-per-second-per-replica",
             min=0.001,
             callback=_TOKENS,
-            help="Input and output tokens of one replica.",
+            help="Throughput of one replica, in input and output tokens a second.",
         ),
     ],
     tokens_per_request: Annotated[
         float | None,
         typer.Option(
-            "--tokens-per-request", min=0.001, callback=_TOKENS, help="For rates; 1000 where nothing is said."
+            "--tokens-per-request",
+            min=0.001,
+            callback=_TOKENS,
+            help="Tokens of each request, for a history with rate_rps. Default: 1000.",
         ),
     ] = None,
     cold_start: ColdStart = 180.0,
     max_wait: Annotated[
-        float, typer.Option("--max-wait", min=0, callback=_SECONDS, help="Seconds that a token may wait.")
+        float,
+        typer.Option(
+            "--max-wait", min=0, callback=_SECONDS, help="Seconds that a token may wait; after that it is late."
+        ),
     ] = 10.0,
     rule: Annotated[
-        str, typer.Option("--rule", help="own, timer-15m, timer-30m, timer-60m, peak-root, queue-threshold.")
+        str,
+        typer.Option(
+            "--rule",
+            help="Rule that decides: own (the scale watchdog), timer-15m, timer-30m, timer-60m, peak-root or "
+            "queue-threshold.",
+        ),
     ] = "own",
     policy: PolicyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play recorded requests: how many replicas, how many tokens too late.
+    """Replay recorded requests against the scale watchdog, and print the number of replicas and of late tokens.
 
-    Schedules hold by time_s: from 1e9 on it counts from 1970 (Unix), below from Saturday, 2000-01-01, 00:00 UTC.
+    Schedules use time_s. From 1e9 it is Unix time; smaller values count from Saturday, 2000-01-01, 00:00 UTC.
     """
     from replay import histories, sizers
     from replay import requests as line
 
     name = _known(rule, sizers.NAMES)
     given = _policies(policy, "scale")
-    _say_unplayed(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
+    _note_unused(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
     rules = given.scale or ScalePolicy()
     terms = line.RequestTerms(tokens_per_second=tokens_per_second, cold_start=cold_start, max_wait=max_wait)
     with _readable():
@@ -231,15 +274,15 @@ class _readable:  # noqa: N801 - reads as a word in `with`
 
 def _known(rule: str, names: tuple[str, ...]) -> str:
     if rule not in names:
-        raise AppError(f"--rule {rule}: this history can be played by {', '.join(names)}", ErrorCode.WRONG_USE)
+        raise AppError(f"--rule {rule}: expected one of {', '.join(names)} for this history", ErrorCode.WRONG_USE)
     return rule
 
 
 def _policies(path: Path | None, *names: str) -> Watchdogs:
     """The settings of the watchdogs `names` in a file. The file is read once, because it may be a pipe."""
-    said: Mapping[str, Any] = {} if path is None else _by_watchdog(path, names)
+    entries: Mapping[str, Any] = {} if path is None else _by_watchdog(path, names)
     try:
-        given = Watchdogs.model_validate(said)
+        given = Watchdogs.model_validate(entries)
     except ValidationError as error:
         raise AppError(f"--policy {path}: {'; '.join(describe_problems(error))}", ErrorCode.WRONG_USE) from error
     faults = [fault for name in names for fault in _unplayable(name, getattr(given, name))]
@@ -253,14 +296,14 @@ def _unplayable(watchdog: str, entry: IdlePolicy | SpotPolicy | ScalePolicy | No
     for name in () if entry is None else type(entry).__dataclass_fields__:
         value: object = getattr(entry, name)
         if isinstance(value, timedelta) and value > _LONGEST:
-            yield f"{watchdog}.{name}: {durations.render(value)} is too much, at most {durations.render(_LONGEST)}"
+            yield f"{watchdog}.{name}: expected at most {durations.render(_LONGEST)}, got {durations.render(value)}"
         if isinstance(value, timedelta) and not value and name == "window":
-            yield f"{watchdog}.{name}: 0s is no time at all, at least 1s"
+            yield f"{watchdog}.{name}: expected at least 1s, got 0s"
         if isinstance(value, float) and value and not 1 / _MOST <= value <= _MOST:
-            yield f"{watchdog}.{name}: {value:g} is beyond all reason, from {1 / _MOST:g} to {_MOST:g}"
+            yield f"{watchdog}.{name}: expected a value from {1 / _MOST:g} to {_MOST:g}, got {value:g}"
 
 
-def _say_unplayed(
+def _note_unused(
     path: Path | None, given: Mapping[str, IdlePolicy | SpotPolicy | ScalePolicy | None], played: Played
 ) -> None:
     """Report the settings in a file that this replay ignores, so that the user does not attribute the
@@ -275,8 +318,8 @@ def _say_unplayed(
         if getattr(entry, name) != 0 or not name.startswith("max_stops")  # a budget of zero applies in pools, too
     ]
     if names:
-        words = f"gpufleet: --policy {path}: {', '.join(names)}: not played in this replay"
-        STDERR.print(words, highlight=False, markup=False, soft_wrap=True)
+        message = f"gpufleet: --policy {path}: {', '.join(names)}: this replay does not use it"
+        STDERR.print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -288,16 +331,16 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise AppError(f"--policy {path}: {error}", ErrorCode.WRONG_USE) from error
     if not is_map(written):
-        raise AppError(f"--policy {path}: a JSON object is wanted", ErrorCode.WRONG_USE)
+        raise AppError(f"--policy {path}: expected a JSON object", ErrorCode.WRONG_USE)
     if written.keys() <= _POLICIES.keys():
         return written
     strange = {name: [key for key in written if key not in _POLICIES[name].__dataclass_fields__] for name in names}
     name = min(names, key=lambda name: len(strange[name]))
     if strange[name]:
-        alone = " or ".join(f"the keys of {name} alone" for name in names)
+        alone = " or ".join(f"only keys of {name}" for name in names)
         both = ", ".join(f'"{name}": {{…}}' for name in names)
         raise AppError(
-            f"--policy {path}: {strange[name][0]!r} is no key of {name}: write {alone}, or {{{both}}}",
+            f"--policy {path}: {strange[name][0]!r} is not a key of {name}: write {alone}, or {{{both}}}",
             ErrorCode.WRONG_USE,
         )
     return {name: written}
@@ -308,7 +351,7 @@ def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"{twice!r} is written twice; keep one of them")
+        raise ValueError(f"key {twice!r} occurs twice; remove one of them")
     return found
 
 
@@ -329,5 +372,5 @@ def _show_nets(
         return
     _show(answer, as_json)
     for price, by_rule in nets.items():
-        STDOUT.print(f"\nnet GPU-hours at {price} for each stop", highlight=False, markup=False)
+        STDOUT.print(f"\nnet GPU-hours, if each stop costs {price}", highlight=False, markup=False)
         _show(by_rule, as_json)

@@ -45,17 +45,24 @@ class Format(StrEnum):
 
 
 SinceOption = Annotated[
-    str, typer.Option("--since", help="Start: a duration ago (1h, 7d), a date or an ISO time in --tz.")
+    str,
+    typer.Option(
+        "--since", help="Start of the window: a duration before now (1h, 7d), or a date or ISO time in --tz."
+    ),
 ]
-UntilOption = Annotated[str | None, typer.Option("--until", help="End, exclusive; as --since. Default: now.")]
-ZoneOption = Annotated[str, typer.Option("--tz", help="Time zone of dates and of what is shown.")]
-PostOption = Annotated[bool, typer.Option("--post", help="Send it to the fleet's Slack channel, too.")]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", help="End of the window, exclusive, in the same forms. Default: now.")
+]
+ZoneOption = Annotated[
+    str, typer.Option("--tz", help="Time zone of the dates in options and output, for example Europe/Berlin.")
+]
+PostOption = Annotated[bool, typer.Option("--post", help="Also post the report to the fleet's Slack channel.")]
 DailyOption = Annotated[
     bool,
     typer.Option(
         "--daily",
-        help="The day that ended last at the settings' notify.digest_at, instead of --since, --until and --tz. "
-        "With --post it is posted once, however often this runs.",
+        help="Report the last complete day, which ends at notify.digest_at of the settings, and ignore --since, "
+        "--until and --tz. With --post, each day is posted only once.",
     ),
 ]
 QuietOption = Annotated[
@@ -63,22 +70,28 @@ QuietOption = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Leave out fleets without notify in their settings and windows that were posted before; "
-        "say nothing when none is left.",
+        help="Skip fleets without `notify` in their settings and windows that were posted before. If none remains, "
+        "print nothing.",
     ),
 ]
 UnpricedOption = Annotated[
-    bool, typer.Option("--allow-unpriced", help="Show what has no price as unknown, and totals as at least.")
+    bool,
+    typer.Option(
+        "--allow-unpriced", help="Show costs without a price as unknown, and totals as lower bounds. Default: fail."
+    ),
 ]
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="How it is written.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Write it into this file instead of stdout.")]
-ByOption = Annotated[list[By] | None, typer.Option("--by", help="Grouping; repeatable. Default: pool, model, type.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="File to write. Default: stdout.")]
+ByOption = Annotated[
+    list[By] | None,
+    typer.Option("--by", help="Columns to group by; repeatable. Default: pool, model and capacity type."),
+]
 
 
 def register(app: typer.Typer) -> None:
-    report = typer.Typer(help="Reports from the ledger.", no_args_is_help=True)
+    report = typer.Typer(help="Reports of cost, waste and savings from the ledger.", no_args_is_help=True)
     for name, command in (
         ("cost", cost),
         ("waste", waste),
@@ -102,7 +115,7 @@ def cost(
     post: PostOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
-    """Cost and USD per million tokens of a window, by pool, model and capacity type."""
+    """Report the cost of a window and USD per million tokens, by pool, model and capacity type."""
     window = parse_window(since, until, tz, datetime.now(UTC))
     documents = load(fleet)
     form = Format.JSON if as_json else form
@@ -139,7 +152,7 @@ def waste(
     post: PostOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
-    """Where money went without serving, and what to do about it."""
+    """Report money that was spent without serving requests, with a remedy for each cause."""
 
     def lines(found: digests.Digest) -> list[str]:
         return digests.waste_lines(found.waste, most=1_000) or ["nothing was wasted"]
@@ -156,7 +169,7 @@ def savings(
     post: PostOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
-    """What was not spent: spot against on-demand, idle instances that were ended."""
+    """Report savings: from spot instead of on-demand, and from terminated idle instances."""
 
     def lines(found: digests.Digest) -> list[str]:
         return digests.savings_lines(found.savings)
@@ -175,7 +188,7 @@ def digest(
     quiet: QuietOption = False,
     allow_unpriced: UnpricedOption = False,
 ) -> None:
-    """The morning's page: numbers with trend, top waste, savings, forecast, budget."""
+    """Report a day on one page: cost with its trend, largest waste, savings, forecast and budget."""
     now = datetime.now(UTC)
     window = parse_window(since, until, tz, now)
     documents = [document for document in load(fleet) if not quiet or document.notify is not None]
@@ -212,7 +225,10 @@ def _post_digest(
 
 def _day_of(document: FleetDocument, now: datetime) -> Window:
     if document.notify is None:
-        raise AppError(f"--daily: the settings of {document.environment} have no notify, which says when a day ends")
+        raise AppError(
+            f"--daily: `notify` is not set in the settings of {document.environment}; notify.digest_at defines when"
+            " a day ends"
+        )
     return last_day(time.fromisoformat(document.notify.digest_at), document.notify.timezone, now)
 
 
@@ -245,7 +261,7 @@ def _written(form: Format, documents: list[FleetDocument], window: Window, allow
         except focus.UnpricedError as error:
             raise AppError(str(error)) from error
     if len(documents) != 1:
-        raise AppError("an HTML file shows one fleet: name one --fleet", ErrorCode.WRONG_USE)
+        raise AppError("an HTML file shows one fleet: give one --fleet", ErrorCode.WRONG_USE)
     return reports.html(documents[0], window, allow_unpriced)
 
 
@@ -266,13 +282,13 @@ def _send(document: FleetDocument, key: str, message: Message, *more: Message) -
     Slack.
     """
     if document.notify is None:
-        raise AppError(f"{document.environment}: its settings name no Slack channel (notify.slack_channel)")
+        raise AppError(f"{document.environment}: notify.slack_channel is not set in the settings; name a channel")
     delivery.receiver()  # fails immediately if no connection to Slack is configured
     engine = ledgers.open_ledger_of(document)
     ready = replace(message, key=key, channel=document.notify.slack_channel)
     with ledgers.ledger_errors(document), writing(engine) as connection:
         if not enqueue(connection, ready, datetime.now(UTC)):
-            STDERR.print(f"Slack: this report of {document.environment} was posted before; it is not posted twice")
+            STDERR.print(f"Slack: this report of {document.environment} was posted before and is not posted again")
         for one in more:
             enqueue(connection, replace(one, channel=document.notify.slack_channel), datetime.now(UTC))
     with ledgers.ledger_errors(document):

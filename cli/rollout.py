@@ -8,7 +8,7 @@ import typer
 from app import rollout as rollouts
 from app.errors import AppError, ErrorCode
 from app.fleets import load
-from cli.options import FleetOption
+from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, note, print_json
 from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain.durations import parse
@@ -22,18 +22,27 @@ def register(app: typer.Typer) -> None:
 
 def rollout(
     pool: Annotated[str, typer.Argument(help="Name of the pool.")],
-    apply: Annotated[bool, typer.Option("--apply", help="Replace; without it, only say what is outdated.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Stop the rollout that runs; what is new stays.")] = False,
-    limit: Annotated[str, typer.Option("--limit", help="Longest time for one group.")] = "2h",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Replace outdated instances. Without it, the command only lists them.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Stop a running rollout. Instances that were replaced are kept.")
+    ] = False,
+    limit: Annotated[
+        str, typer.Option("--limit", help="Longest time for one instance group, for example 2h.")
+    ] = "2h",
     fleet: FleetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Replace a pool's instances that were started from an older template (image, engine, settings)."""
+    """Replace a pool's instances that were started from an older template (image, engine or settings).
+
+    Exit code 3: without --apply, at least one instance is outdated.
+    """
     document, found = rollouts.pool_of(load(fleet), pool)
     longest = _limit(limit)
     if cancel:
         rollouts.cancel(document, found)
-        STDOUT.print(f"no rollout of {pool} runs any more; run it again to go on", highlight=False)
+        STDOUT.print(f"the rollout of {pool} is stopped; run it again to continue", highlight=False)
         return
     versions = rollouts.versions_of(document, found, note)
     outdated = [group for group in found.groups if versions[group.name].outdated]
@@ -60,7 +69,7 @@ def _show(pool: Pool, versions: dict[str, GroupVersion]) -> None:
     for group in pool.groups:
         version = versions[group.name]
         STDOUT.print(
-            f"{group.name}: wants version {version.wanted}, {len(version.current)} have it,"
+            f"{group.name}: template version {version.wanted}, {len(version.current)} current,"
             f" {len(version.outdated)} outdated {' '.join(version.outdated)}".rstrip(),
             highlight=False,
             soft_wrap=True,

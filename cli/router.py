@@ -16,7 +16,7 @@ from app.errors import AppError, ErrorCode
 from app.feed import FedFleet
 from app.fleets import one_url
 from app.router_fleet import LiveFleet
-from cli.options import FeedOption, FleetOption
+from cli.options import FeedOption, FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.signals import on_signals
 from gpufleet.domain.durations import parse as parse_duration
@@ -29,19 +29,29 @@ from serving.router.render import render as render_config
 from serving.router.settings import RouterPaths, RouterSettings
 from serving.router.topology import from_document, replicas_of
 
-app = typer.Typer(no_args_is_help=True, help="One OpenAI-compatible endpoint for all models of a fleet.")
+app = typer.Typer(no_args_is_help=True, help="The router: one OpenAI-compatible endpoint for all models of a fleet.")
 
 StateOption = Annotated[Path, typer.Option("--state", help="Folder of this router's files.")]
-BindOption = Annotated[str, typer.Option("--bind", help="Address and port for clients.")]
-MetricsOption = Annotated[str, typer.Option("--metrics", help="Address and port of the metrics.")]
+BindOption = Annotated[str, typer.Option("--bind", help="ADDRESS:PORT to serve clients on.")]
+MetricsOption = Annotated[str, typer.Option("--metrics", help="ADDRESS:PORT to serve metrics on.")]
 KeysOption = Annotated[
-    Path | None, typer.Option("--keys", help="File of API keys: SHA256 NAME [class=] [per-10s=] [models=].")
+    Path | None,
+    typer.Option(
+        "--keys",
+        help="File of API keys, one a line: SHA256 NAME [class=] [per-10s=] [models=]. Default: accept all clients.",
+    ),
 ]
-BufferOption = Annotated[int, typer.Option("--buffer", help="Bytes of a request that are read for its model.")]
+BufferOption = Annotated[
+    int, typer.Option("--buffer", help="Bytes of a request body that are read to find the name of the model.")
+]
 CertificateOption = Annotated[
-    str, typer.Option("--certificate", help="PEM file with certificate and key, or `self`; absent: plain HTTP.")
+    str,
+    typer.Option(
+        "--certificate",
+        help="PEM file with certificate and key, or `self` for a self-signed one. Default: plain HTTP.",
+    ),
 ]
-ThreadsOption = Annotated[int, typer.Option("--threads", help="Threads of HAProxy.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", help="Number of HAProxy threads.")]
 
 DEFAULT_STATE = Path(".local/control/router")
 
@@ -63,11 +73,19 @@ def run(
     threads: ThreadsOption = 1,
     buffer: BufferOption = RouterSettings().buffer_bytes,
     every: Annotated[
-        str, typer.Option(help="A change of the inventory is in HAProxy within this: it is looked at twice as often.")
+        str,
+        typer.Option(
+            help="Longest time until HAProxy follows a change of the fleet. The fleet is read twice in this time."
+        ),
     ] = "1s",
-    grace: Annotated[str, typer.Option(help="Time for running requests when it is stopped.")] = "2s",
+    grace: Annotated[
+        str, typer.Option(help="Time for running requests after the router is asked to stop, for example 2s.")
+    ] = "2s",
 ) -> None:
-    """Run HAProxy and keep it in line with the fleet. Waits for a fleet document that is not there yet."""
+    """Run HAProxy, and update it when the fleet changes. It runs until SIGTERM or Ctrl-C.
+
+    If the fleet document does not exist yet, the router waits for it.
+    """
     logs.configure("router", service=True)
     paths = RouterPaths(state=state.resolve())
     settings = RouterSettings(
@@ -98,7 +116,7 @@ def render(
     fleet: FleetOption = None,
     bind: BindOption = RouterSettings().bind,
     metrics: MetricsOption = RouterSettings().metrics_bind,
-    live: Annotated[bool, typer.Option(help="Ask the cloud for the replicas and write them, too.")] = False,
+    live: Annotated[bool, typer.Option(help="Read the running replicas from the cloud and include them.")] = False,
 ) -> None:
     """Print HAProxy's configuration for a fleet."""
     source = LiveFleet(one_url(fleet, "a router serves"))
@@ -111,12 +129,12 @@ def render(
 
 @app.command()
 def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None:
-    """Render the configuration of a fleet and its policy, and let HAProxy judge it."""
+    """Render the configuration for a fleet and its router policy, and validate it with HAProxy."""
     source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     topology = from_document(document)
-    if strangers := policy.strangers({pool.name for pool in topology.pools}):
-        raise AppError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(strangers)}")
+    if unknown := policy.strangers({pool.name for pool in topology.pools}):
+        raise AppError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(unknown)}")
     paths = RouterPaths(state=(state / "check").resolve())
     (paths.state / maps.FOLDER).mkdir(parents=True, exist_ok=True)
     for name, entries in maps.build(topology, policy, (), maps.Live()).items():
@@ -132,14 +150,26 @@ def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None
 
 @app.command()
 def canary(
-    model: Annotated[str, typer.Argument(help="The model's name, as clients write it.")],
-    percent: Annotated[float | None, typer.Argument(help="Share of its users, 0 to 100; absent: show it.")] = None,
+    model: Annotated[str, typer.Argument(help="Name of the model, as in clients' requests.")],
+    percent: Annotated[
+        float | None,
+        typer.Argument(help="Share of the model's users in percent, 0 to 100. Default: show the current share."),
+    ] = None,
     fleet: FleetOption = None,
-    pool: Annotated[str | None, typer.Option(help="The canary's pool; needed the first time.")] = None,
-    salt: Annotated[str | None, typer.Option(help="A new word draws other users.")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Write it; every router follows within seconds.")] = False,
+    pool: Annotated[
+        str | None, typer.Option(help="Pool of the canary. Required for a model without a canary.")
+    ] = None,
+    salt: Annotated[
+        str | None, typer.Option(help="Any text; a different text selects different users. Default: keep it.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write the change; all routers follow within seconds. Default: dry run.")
+    ] = False,
 ) -> None:
-    """Show or move a canary. Users that are in stay in while the share grows."""
+    """Show or change the canary of a model: the share of its users that a second pool serves.
+
+    When the share grows, users of the canary stay in it.
+    """
     source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     rules = policy.model(model)
@@ -151,12 +181,12 @@ def canary(
         return
     target = pool or (rules.canary.pool if rules.canary else None)
     if target is None:
-        raise AppError(f"{model} has no canary yet: name its pool with --pool", ErrorCode.WRONG_USE)
+        raise AppError(f"{model} does not have a canary yet: name its pool with --pool", ErrorCode.WRONG_USE)
     word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
     moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
-    if strangers := moved.strangers({entry.name for entry in document.pools}):
-        raise AppError(f"the fleet has no pool {', '.join(strangers)}", ErrorCode.WRONG_USE)
-    STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry; --apply writes it)"))
+    if unknown := moved.strangers({entry.name for entry in document.pools}):
+        raise AppError(f"the fleet does not have the pool {', '.join(unknown)}", ErrorCode.WRONG_USE)
+    STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry run; --apply writes it)"))
     if not apply:
         raise typer.Exit(Exit.FOUND)
     try:
@@ -168,14 +198,16 @@ def canary(
 @app.command()
 def status(
     state: StateOption = DEFAULT_STATE,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON to stdout.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """What the running router knows: pools, servers, problems."""
+    """Show the pools, servers and problems of the running router. Exit code 3: it reports a problem."""
     path = RouterPaths(state=state.resolve()).status
     try:
         known: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise AppError(f"{path}: no status of a router ({error}); is `gpufleet router run` running?") from error
+        raise AppError(
+            f"{path}: cannot read the status of the router ({error}); check that `gpufleet router run` is running"
+        ) from error
     if as_json:
         print_json(known)
     else:
@@ -191,7 +223,7 @@ def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any
             policy.model_dump() | {"models": {k: v.model_dump() for k, v in models.items()}}
         )
     except ValueError as error:
-        raise AppError(f"no such canary: {error}", ErrorCode.WRONG_USE) from error
+        raise AppError(f"the canary is not valid: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:

@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [word for word in given if word != "--apply"]
     try:
         if len(names) != 1:
-            raise AppError(f"name one watchdog and perhaps --apply, got {given}", ErrorCode.WRONG_USE)
+            raise AppError(
+                f"arguments: expected one watchdog and optionally --apply, got {given}", ErrorCode.WRONG_USE
+            )
         code, fleets = one_pass(names[0], None, apply=apply)
     except AppError as error:
         log_failure(error)
@@ -72,7 +74,7 @@ def one_pass(name: str, urls: Sequence[str] | None, *, apply: bool) -> tuple[Exi
     logs.configure("function", service=True)
     known = kinds()
     if name not in (names := (*known, COST, REVISIONS)):
-        raise AppError(f"watchdog {name!r}: choose one of {', '.join(names)}", ErrorCode.WRONG_USE)
+        raise AppError(f"watchdog {name!r}: expected one of {', '.join(names)}", ErrorCode.WRONG_USE)
     documents, unread = readable(load_each(urls))
     for document in documents:
         reachable(document)
@@ -99,13 +101,13 @@ def reachable(document: FleetDocument) -> None:
     scheme = document.ledger_url.split(":", 1)[0]
     if not scheme.startswith("postgresql"):
         raise AppError(
-            f"{document.environment}: the ledger is {scheme}, and a function has no disk that lasts;"
+            f"{document.environment}: the ledger is {scheme}, and a function does not have a persistent disk;"
             " set ledger_url to postgresql://… in the settings"
         )
     host = urlsplit(document.prometheus_url).hostname or ""
     if _is_loopback(host):
         raise AppError(
-            f"{document.environment}: prometheus_url is {document.prometheus_url}, which no function reaches;"
+            f"{document.environment}: prometheus_url is {document.prometheus_url}, which a function cannot reach;"
             " set the control host's private address"
         )
 
@@ -121,14 +123,14 @@ def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
     unknown = sorted(set(event) - EVENT_KEYS)
     if unknown:
         raise AppError(
-            f"event: {', '.join(unknown)} is unknown; it may hold watchdog, apply, fleet", ErrorCode.WRONG_USE
+            f"event: unknown key {', '.join(unknown)}; expected watchdog, apply or fleet", ErrorCode.WRONG_USE
         )
     apply: Any = event.get("apply", False)
     if not isinstance(apply, bool):
-        raise AppError(f"event: apply is {apply!r}; write true or false", ErrorCode.WRONG_USE)
+        raise AppError(f"event: apply: expected true or false, got {apply!r}", ErrorCode.WRONG_USE)
     fleet: Any = event.get("fleet")
     if fleet is not None and not (is_list(fleet) and all(isinstance(url, str) for url in fleet)):
-        raise AppError(f"event: fleet is {fleet!r}; write a list of URLs", ErrorCode.WRONG_USE)
+        raise AppError(f"event: fleet: expected a list of URLs, got {fleet!r}", ErrorCode.WRONG_USE)
     return str(event.get("watchdog", "")), apply, fleet
 
 

@@ -11,6 +11,7 @@ import typer
 
 from app.errors import AppError, ErrorCode
 from cli import policy_exceptions, settings_image
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
@@ -26,10 +27,9 @@ from stacks import reading
 
 PREFIX = "Pulumi."
 
-settings_app = typer.Typer(no_args_is_help=True, help="Check settings files and describe what may stand in them.")
+settings_app = typer.Typer(no_args_is_help=True, help="Settings files: check and compare them, print their schema.")
 
-Files = Annotated[list[Path], typer.Argument(help="Settings files, as stacks/config/Pulumi.aws-prod.yaml.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Files = Annotated[list[Path], typer.Argument(help="Settings files, for example stacks/config/Pulumi.aws-prod.yaml.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,15 +37,15 @@ def register(app: typer.Typer) -> None:
 
 
 @settings_app.command("check")
-def check(files: Files, as_json: Json = False) -> None:
-    """Check settings files: errors with path and value. Exits 3 if there is one."""
+def check(files: Files, as_json: JsonOption = False) -> None:
+    """Check settings files, and print each error with its path, value and remedy. Exit code 3: errors were found."""
     found = {str(path): problems_of(path) for path in files}
     if as_json:
         print_json({path: [asdict(problem) for problem in problems] for path, problems in found.items()})
     else:
         for path, problems in found.items():
             STDOUT.print(
-                f"{path}: {f'{len(problems)} errors' if problems else 'fits'}", highlight=False, markup=False
+                f"{path}: {f'{len(problems)} errors' if problems else 'valid'}", highlight=False, markup=False
             )
             for problem in problems:
                 STDOUT.print(f"  {problem}", highlight=False, markup=False, soft_wrap=True)
@@ -55,13 +55,16 @@ def check(files: Files, as_json: Json = False) -> None:
 
 @settings_app.command("schema")
 def schema() -> None:
-    """The JSON Schema of a settings file, for editors."""
+    """Print the JSON Schema of settings files, which editors use for completion and checks."""
     print_json(json_schema())
 
 
 @settings_app.command("diff")
-def diff(one: Path, other: Path) -> None:
-    """What promotion from one environment to another would change, setting by setting. Exits 3 on differences."""
+def diff(
+    one: Annotated[Path, typer.Argument(help="Settings file of the first environment.")],
+    other: Annotated[Path, typer.Argument(help="Settings file of the second environment.")],
+) -> None:
+    """Compare the settings files of two environments, setting by setting. Exit code 3: they differ."""
     before, after = (list(_lines(read_config(path))) for path in (one, other))
     changed = [
         line
@@ -71,7 +74,7 @@ def diff(one: Path, other: Path) -> None:
     for line in changed:
         STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
     if not changed:
-        STDERR.print("no difference")
+        STDERR.print("the files do not differ")
         return
     raise typer.Exit(Exit.FOUND)
 
@@ -135,17 +138,17 @@ def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
         if not settings.shared_project:
             yield Problem(
                 path=f"{KEY}.account",
-                wrong=f"is the project of environment {name} ({other.name}), too",
+                wrong=f"is also the project of environment {name} ({other.name})",
                 value=settings.account,
-                remedy="give each environment a project of its own; `shared_project: true` allows it, and then the"
-                " control host of each can resize the groups of both (docs/security.md)",
+                remedy="use a separate project for each environment; `shared_project: true` allows a shared one, and"
+                " then each control host can resize the groups of both (docs/security.md)",
             )
         elif name.startswith(f"{settings.environment}-") or settings.environment.startswith(f"{name}-"):
             yield Problem(
                 path=f"{KEY}.environment",
                 wrong=f"and {name} ({other.name}) share a project, and one name begins with the other and a hyphen",
                 value=settings.environment,
-                remedy="rename one: rights on instances are limited by how their names begin",
+                remedy="rename one: permissions on instances are limited by a prefix of their names",
             )
 
 
@@ -182,9 +185,9 @@ def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
             if reserved.review_by is not None and reserved.review_by <= today:
                 yield Problem(
                     path=f"{KEY}.pools.{place}.capacity.reserved.{number}.review_by",
-                    wrong="is past",
+                    wrong="is in the past",
                     value=reserved.review_by.isoformat(),
-                    remedy="see whether the reservation is still used, then write the next day to look at it",
+                    remedy="check whether the reservation is still used, then write the date of the next review",
                 )
 
 

@@ -12,7 +12,7 @@ from serving.engine import EngineKind
 from serving.instance_settings import EngineSettings
 from serving.user_data import LEAST_PYTHON
 
-_TOLD: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
+_DRIVER: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
 """The form of names of Google's Deep Learning VM images: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
 NEWEST: Final = max(driver.LEAST_DRIVER.values())
 _SYSTEM: Final = re.compile(r"(?<![a-z])(debian|ubuntu)[a-z-]*-(\d{2})\.?(?:04)?(?!\d)")
@@ -32,25 +32,25 @@ def problems(settings: Settings) -> Iterator[Problem]:
         least = ".".join(map(str, LEAST_PYTHON))
         yield Problem(
             path=f"{KEY}.machines.image",
-            wrong=f"has Python {python} as its python3, and the node agent needs {least}: machines would power off",
+            wrong=f"has Python {python} as python3, and the node agent needs {least}: machines would power off",
             value=image,
-            remedy="take an image of Ubuntu 24.04, Debian 12 or newer",
+            remedy="use an image with Ubuntu 24.04, Debian 12 or newer",
         )
     yield from _drivers(settings)
 
 
 def _drivers(settings: Settings) -> Iterator[Problem]:
-    told = _TOLD.search(settings.machines.image)
-    if told is None:
+    named = _DRIVER.search(settings.machines.image)
+    if named is None:
         return
     for index, pool in enumerate(settings.pools):
-        if (wrong := _wrong(told[1], pool)) is not None:
+        if (wrong := _wrong(named[1], pool)) is not None:
             yield Problem(
                 path=f"{KEY}.pools.{index}.engine",
                 wrong=wrong,
                 value=pool.engine.image,
-                remedy=f"take a machine image with driver {NEWEST} or newer, or an engine image built with an older"
-                f" CUDA, and say which in engine.env: {driver.REQUIRE}: cuda>=12.9",
+                remedy=f"use a machine image with driver {NEWEST} or newer, or an engine image built with an older"
+                f" CUDA, and name the CUDA version in engine.env: {driver.REQUIRE}: cuda>=12.9",
             )
 
 
@@ -60,7 +60,7 @@ def _wrong(branch: str, pool: PoolSettings) -> str | None:
         kind=EngineKind(pool.engine.kind), image=pool.engine.image, args=pool.engine.args, env=env
     )
     if driver.why_too_old(branch, engine) is not None:
-        return f"needs a newer GPU driver than the {branch} of machines.image"
+        return f"needs a newer GPU driver than version {branch} of machines.image"
     if int(branch) >= NEWEST or driver.is_judged(env):
         return None
-    return f"may need a newer GPU driver than the {branch} of machines.image, and does not say what it was built with"
+    return f"may need a newer GPU driver than the {branch} of machines.image: its CUDA version is not stated"

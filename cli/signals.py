@@ -10,11 +10,11 @@ def on_signals(*, second_ends: bool = False) -> threading.Event:
     """An event that SIGTERM or SIGINT sets. With `second_ends`, a second signal ends the process immediately."""
     stop = threading.Event()
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def received(number: int, frame: FrameType | None) -> None:
         if second_ends and stop.is_set():
             os._exit(128 + number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, heard)
+        signal.signal(number, received)
     return stop

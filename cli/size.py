@@ -13,8 +13,15 @@ from serving.sizing.fit import GIB, Fit, FitRequest
 from serving.sizing.model import ModelShape, Weights
 
 ModelArgument = Annotated[
-    str, typer.Argument(help="A model's folder, or its URL: s3://bucket/models/chat, gs://…; only headers are read.")
+    str,
+    typer.Argument(
+        help="Folder or URL of the model: s3://bucket/models/chat, gs://…. Only file headers are read, not weights."
+    ),
 ]
+KvFp8Option = Annotated[
+    bool, typer.Option("--kv-fp8", help="Store the KV cache in 8-bit floating point, which halves its size.")
+]
+Fp8Option = Annotated[bool, typer.Option("--fp8", help="Quantize 16-bit weights to FP8 while the engine loads them.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,23 +33,32 @@ def size(
     model: ModelArgument,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="A GPU (L4) or machine type (g6.xlarge); repeatable. Default: all."),
+        typer.Option("--gpu", help="A GPU (L4) or a machine type (g6.xlarge); repeatable. Default: all GPUs."),
     ] = None,
-    context: Annotated[int | None, typer.Option("--context", min=1, help="Longest request in tokens.")] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests of that length at once.")] = 1,
-    kv_fp8: Annotated[bool, typer.Option("--kv-fp8", help="Keys and values in 8 bits.")] = False,
-    fp8: Annotated[bool, typer.Option("--fp8", help="Quantize 16-bit weights to FP8 while loading.")] = False,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            min=1,
+            help="Longest request, input and output, in tokens. Default: the model's limit, at most 8192.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, help="Number of concurrent requests of that length.")
+    ] = 1,
+    kv_fp8: KvFp8Option = False,
+    fp8: Fp8Option = False,
     speculate: Annotated[
         bool,
         typer.Option(
             "--speculate",
-            help="Draft tokens ahead, by the model's own layers for it or else by n-grams of the prompt: answers "
-            "come sooner while few run at once; a full GPU does less.",
+            help="Use speculative decoding, with the model's own draft layers or else with n-grams of the prompt. It "
+            "reduces latency at low load and throughput at full load.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Weights, KV cache and concurrency of a model on GPUs. Exit 3 when it fits on none that was asked for."""
+    """Compute whether a model fits on GPUs: its weights, KV cache and concurrency. Exit code 3: it fits on none."""
     shape, heavy = load_model(model)
     request = FitRequest(
         context=context or min(shape.max_context, 8192),

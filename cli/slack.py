@@ -26,7 +26,9 @@ SECRET: Final = "GPUFLEET_SLACK_SIGNING_SECRET"  # noqa: S105 - the variable's n
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="What people press in Slack, and what it refused.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Slack: receive clicks on Keep buttons, and resend refused messages.", no_args_is_help=True
+    )
     group.command("listen")(listen)
     group.command("retry")(retry)
     app.add_typer(group, name="slack")
@@ -37,11 +39,16 @@ def listen(
     http: Annotated[
         str,
         typer.Option(
-            "--http", metavar="HOST:PORT", help=f"Serve POST /slack/actions instead, signed with ${SECRET}."
+            "--http",
+            metavar="HOST:PORT",
+            help=f"Listen here for POST /slack/actions, signed with ${SECRET}. Default: use Socket Mode.",
         ),
     ] = "",
 ) -> None:
-    """Hear the Keep buttons until SIGTERM. Socket Mode opens no port; `watch run` does the same by itself."""
+    """Receive clicks on Slack's Keep buttons, until SIGTERM.
+
+    Socket Mode opens no port. `gpufleet watch run` also receives clicks, if an app token is set.
+    """
     logs.configure("slack", service=True)
     documents = load(fleet)
     stop = on_signals()
@@ -51,11 +58,14 @@ def listen(
 
 
 def retry(fleet: FleetOption = None) -> None:
-    """Send what Slack refused once more: by the next pass, after channel, token or scope were mended."""
+    """Queue again the messages that Slack refused; the next pass sends them.
+
+    Fix the cause first: the channel, the token or its scope.
+    """
     for document in load(fleet):
         with ledgers.ledger_errors(document):
             count = retry_refused(open_engine(document), datetime.now(UTC))
-        STDOUT.print(f"{document.environment}: {count} refused messages wait again", highlight=False, markup=False)
+        STDOUT.print(f"{document.environment}: {count} refused messages queued again", highlight=False, markup=False)
 
 
 def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:

@@ -19,12 +19,13 @@ from gpufleet.console.view import FleetView
 from gpufleet.domain import garbage
 from gpufleet.domain.durations import parse as parse_duration
 
-EveryOption = Annotated[str, typer.Option("--every", help="Time between two looks.")]
+EveryOption = Annotated[str, typer.Option("--every", help="Interval between two updates of the screen, at least 1s.")]
 CostsOption = Annotated[
     bool | None,
     typer.Option(
         "--costs/--no-costs",
-        help="Add up the last hour and today anew, or leave them out. Default: what the cost watchdog last added up.",
+        help="Compute the cost of the last hour and of today now, or leave it out. Default: show the last result of "
+        "the cost watchdog.",
     ),
 ]
 
@@ -37,15 +38,15 @@ def register(app: typer.Typer) -> None:
 
 def status(
     fleet: FleetOption = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update the screen until Ctrl-C.")] = False,
     every: EveryOption = "2s",
     costs: CostsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pools, what drains or is marked and why, USD/h, alerts, brakes: all fleets in one view."""
+    """Show all fleets: pools, draining and marked instances with their reasons, USD an hour, alerts and brakes."""
     fleets = [Watched(document, _COSTS[costs]) for document in load(fleet)]
     if watch and as_json:
-        raise AppError("--watch is for people: leave --json away", ErrorCode.WRONG_USE)
+        raise AppError("--watch and --json: give one of them", ErrorCode.WRONG_USE)
     if watch:
         _watch(fleets, pause(every))
         return

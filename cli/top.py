@@ -32,11 +32,14 @@ def register(app: typer.Typer) -> None:
 def top(
     fleet: FleetOption = None,
     every: EveryOption = "2s",
-    sort: Annotated[Sort, typer.Option("--sort", help="What comes first.")] = Sort.IDLE,
-    pool: Annotated[str, typer.Option("--pool", help="Only instances of this pool.")] = "",
-    once: Annotated[bool, typer.Option("--once", help="Draw once and end, for pipes.")] = False,
+    sort: Annotated[Sort, typer.Option("--sort", help="Order of the instances.")] = Sort.IDLE,
+    pool: Annotated[str, typer.Option("--pool", help="Show only instances of this pool. Default: all pools.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="Print the screen once and exit, for scripts.")] = False,
 ) -> None:
-    """Instances with GPU activity, queue, KV cache, tokens/s, USD/h and phase. Keys: see its last line."""
+    """Show instances on a live screen: GPU activity, queue, KV cache, tokens a second, USD an hour and phase.
+
+    The last line of the screen lists the keys.
+    """
     fleets = [Watched(document, Costs.NONE) for document in load(fleet)]
     screen = Screen(sort=sort, pool=pool)
     if once or not (STDOUT.is_terminal and sys.stdin.isatty()):

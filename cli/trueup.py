@@ -28,16 +28,30 @@ _MOST = 50
 def trueup(
     bill: Annotated[
         Path,
-        typer.Option("--bill", help="AWS CUR, FOCUS or Google's detailed export: a file, or a folder of its parts."),
+        typer.Option(
+            "--bill",
+            help="The bill: an AWS CUR, FOCUS or Google detailed billing export; a file, or a folder with its parts.",
+        ),
     ],
     fleet: FleetOption = None,
-    since: Annotated[str | None, typer.Option("--since", help="Default: the bill's first line.")] = None,
-    until: Annotated[str | None, typer.Option("--until", help="End, exclusive. Default: its last line.")] = None,
-    tz: Annotated[str, typer.Option("--tz", help="Time zone of dates.")] = "UTC",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Start of the comparison. Default: the time of the bill's first line."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="End of the comparison, exclusive. Default: the time of the bill's last line."),
+    ] = None,
+    tz: Annotated[
+        str, typer.Option("--tz", help="Time zone of dates in options, for example Europe/Berlin.")
+    ] = "UTC",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare a bill with the ledger, and close the span: its reports stay as they are from then on."""
-    document = load_only(fleet, "a bill is compared with one fleet: name one --fleet")
+    """Compare a bill with the ledger, and close the span: later reports about it do not change any more.
+
+    Exit code 3: the bill and the ledger differ.
+    """
+    document = load_only(fleet, "a bill is compared with one fleet: give one --fleet")
     now = datetime.now(UTC)
     try:
         found = read_bill(bill)
@@ -79,7 +93,7 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
     lines += [f"  no price of {name}" for name in found.unpriced]
     if left := _not_compared(bill, found):
         lines.append(
-            f"not compared: {show(left.quantize(exact.CENT))} USD of traffic and of what the fleet does not list"
+            f"not compared: {show(left.quantize(exact.CENT))} USD for traffic and for resources outside the fleet"
         )
     rows = [
         (
@@ -94,7 +108,7 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
     if rows:
         lines += ["", table([("resource", "billed", "computed", "difference", "cause"), *rows], frozenset({0, 4}))]
     if len(found.differences) > _MOST:
-        lines.append(f"{len(found.differences) - _MOST} more: --json")
+        lines.append(f"{len(found.differences) - _MOST} more; --json prints all")
     return "\n".join(lines) + "\n"
 
 
@@ -105,11 +119,11 @@ def _of_closed(done: Reconciled) -> list[str]:
         return []
     cents = (before.billed_usd.quantize(exact.CENT), before.computed_usd.quantize(exact.CENT))
     by = "another" if done.is_refused else "this"
-    said = (
+    closed = (
         f"closed since {instant(before.at)} by {by} bill ({before.form}, sha256 {before.digest[:12]}; billed"
-        f" {show(cents[0])} USD, computed {show(cents[1])} USD): nothing is changed"
+        f" {show(cents[0])} USD, computed {show(cents[1])} USD): the ledger is not changed"
     )
-    return [said, *done.would_change]
+    return [closed, *done.would_change]
 
 
 def _as_json(document: FleetDocument, bill: Bill, done: Reconciled) -> dict[str, Any]:

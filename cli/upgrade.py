@@ -21,34 +21,45 @@ def register(app: typer.Typer) -> None:
 
 
 def upgrade(
-    to: Annotated[str, typer.Option("--to", help="Digest that `gpufleet bundle` printed.")] = "",
-    rollback: Annotated[bool, typer.Option("--rollback", help="Back to the release before the current one.")] = False,
+    to: Annotated[str, typer.Option("--to", help="Release to run: the digest that `gpufleet bundle` printed.")] = "",
+    rollback: Annotated[bool, typer.Option("--rollback", help="Return to the previous release.")] = False,
     within: Annotated[
-        str, typer.Option("--within", help="How long its services may take until all are well.")
+        str,
+        typer.Option(
+            "--within",
+            help="Time until all services must be healthy, at most 9m. After that, the release is rolled back.",
+        ),
     ] = "3m",
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without it, it is only said.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Change the release. Without it, the command only prints the change.")
+    ] = False,
 ) -> None:
-    """Change the release that this control host runs. Run it there, as root. Alone it says which one runs."""
+    """Change the release of this control host. Run the command there, as root.
+
+    Without --to and --rollback it prints the current and the previous release.
+    """
     if to and rollback:
-        raise AppError("--to and --rollback are two ways: give one", ErrorCode.WRONG_USE)
+        raise AppError("--to and --rollback: give one of them", ErrorCode.WRONG_USE)
     if to and not SHA256.fullmatch(to):
-        raise AppError(f"--to {to}: is no sha256: 64 digits and letters a to f", ErrorCode.WRONG_USE)
+        raise AppError(f"--to {to}: expected a sha256, which has 64 digits and letters a to f", ErrorCode.WRONG_USE)
     if read_span(within) > LONGEST:
-        raise AppError(f"--within {within}: at most {LONGEST.total_seconds() / 60:.0f} minutes", ErrorCode.WRONG_USE)
+        raise AppError(
+            f"--within {within}: expected at most {LONGEST.total_seconds() / 60:.0f} minutes", ErrorCode.WRONG_USE
+        )
     places = control_host.here()
     settings = control_host.read_settings(places)
     try:
         releases = control_host.releases_of(places, settings, note, within)
         if (change := releases.unsettled()) is not None:
-            words = f"a change from {change.before[:12]} to {change.to[:12]} goes on, or was cut off"
-            note(f"{words}: `gpufleet host settle` brings it to an end, and so does the next upgrade or boot")
+            unfinished = f"a change from {change.before[:12]} to {change.to[:12]} is in progress or was interrupted"
+            note(f"{unfinished}: `gpufleet host settle`, the next upgrade or the next boot completes it")
         current, chosen = releases.running(), releases.chosen()
         previous = chosen.previous if chosen else None
         if not to and not rollback:
             STDOUT.print(f"current   {current}\nprevious  {previous or '-'}", highlight=False)
             return
         if not apply:
-            note(f"would go from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry; --apply does it)")
+            note(f"would change from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry run; give --apply)")
             raise typer.Exit(Exit.FOUND)
         if to:
             releases.upgrade(to, datetime.now(UTC))

@@ -11,23 +11,16 @@ from app.fleets import load, load_each
 from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from app.unmanaged import SearchScope
 from cli import watch_unmanaged
-from cli.options import FleetOption, JsonOption
+from cli.options import AcceptOption, ApplyOption, FleetOption, JsonOption, QuietOption
 from cli.output import STDOUT, Exit, print_json
 from cli.watch_pass import over_fleets, readable, show_of
 from gpufleet.domain.decisions import Past
 from gpufleet.ledger import decisions
 
-ApplyOption = Annotated[bool, typer.Option("--apply", help="Act. Without it the plan is only printed.")]
-AcceptOption = Annotated[
-    list[str] | None,
-    typer.Option("--accept-policy", metavar="HASH", help="Let a changed policy act unseen; repeatable."),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when nothing is to be done.")]
-
 
 def register(app: typer.Typer) -> None:
-    words = "Watchdogs: one pass, or all of them for ever. Dry unless --apply is given."
-    watch = typer.Typer(help=words, no_args_is_help=True)
+    about = "Watchdogs: run one pass, or run all of them as a daemon. Without --apply every pass is a dry run."
+    watch = typer.Typer(help=about, no_args_is_help=True)
     watch.command("idle")(idle)
     watch.command("spot")(spot)
     watch.command("scale")(scale)
@@ -49,17 +42,20 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     prometheus: watch_unmanaged.PrometheusOption = None,
     window: watch_unmanaged.WindowOption = "30m",
 ) -> None:
-    """Mark idle instances; drain and end those that stay idle for their grace.
+    """Mark idle instances; drain and terminate instances that stay idle for their grace period.
 
-    With --region instead of a fleet: judge every GPU instance there, whoever made it, and only say what is found.
+    With --region, check every GPU instance in a region, without a fleet. The command then only lists idle instances.
+    Exit code 3: actions are planned or idle instances were found.
     """
     if region is not None:
         if apply or accept_policy or fleet:
-            raise AppError("--region only looks: leave out --apply, --accept-policy and --fleet", ErrorCode.WRONG_USE)
+            raise AppError(
+                "--region is read-only: leave out --apply, --accept-policy and --fleet", ErrorCode.WRONG_USE
+            )
         place = SearchScope(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
         raise typer.Exit(watch_unmanaged.look(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
-        raise AppError("--project, --tag and --prometheus belong to --region", ErrorCode.WRONG_USE)
+        raise AppError("--project, --tag and --prometheus require --region", ErrorCode.WRONG_USE)
     _run(IDLE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
@@ -70,7 +66,10 @@ def spot(
     accept_policy: AcceptOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Split each pool's target over reserved, spot and on-demand, as the market gives."""
+    """Split each pool's target over reserved, spot and on-demand capacity, by what the market offers.
+
+    Exit code 3: actions are planned and --apply is not given.
+    """
     _run(SPOT, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
@@ -81,18 +80,21 @@ def scale(
     accept_policy: AcceptOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Set each pool's target from its load, its latency and its schedule."""
+    """Set each pool's target from its load, its latency and its schedule.
+
+    Exit code 3: actions are planned and --apply is not given.
+    """
     _run(SCALE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
 
 def why(
-    resource: Annotated[str, typer.Argument(help="Instance, group or pool.")],
+    resource: Annotated[str, typer.Argument(help="Id of an instance, or name of an instance group or pool.")],
     fleet: FleetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Every decision about a resource, with its evidence, and what became of it.
+    """Show every recorded decision about a resource, with its evidence and its outcome.
 
-    Of a pool: about all that it has, and at the end why it does not grow.
+    For a pool, this includes its groups and instances, and at the end the reasons why the pool does not grow.
     """
     from app.ledgers import ledger_name
     from app.why import Growth, growth_of
@@ -109,7 +111,7 @@ def why(
     if as_json:
         print_json({"growth": [one.as_json() for one in growths], "decisions": rows} if growths else rows)
     if not rows:
-        raise AppError(f"nothing is recorded about {resource!r}: decisions are written by passes with --apply")
+        raise AppError(f"no decision about {resource!r} is recorded: only passes with --apply record decisions")
     if as_json:
         return
     for row in rows:
@@ -141,8 +143,8 @@ def _print(row: dict[str, Any], resource: str) -> None:
     head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']}, {row['reason']}"
     if row["outcome"] is not None:
         head = f"{row['at']}  {row['watchdog']}:{whose} {row['action']} → {row['outcome']}"
-    words = row["outcome_detail"] or row["detail"]
-    STDOUT.print(f"{head}{f' ({words})' if words else ''}", highlight=False, markup=False, soft_wrap=True)
+    detail = row["outcome_detail"] or row["detail"]
+    STDOUT.print(f"{head}{f' ({detail})' if detail else ''}", highlight=False, markup=False, soft_wrap=True)
     for name, value in row["evidence"].items():
         STDOUT.print(f"    {name} = {value}", style="dim", highlight=False, markup=False)
 

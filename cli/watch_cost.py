@@ -22,12 +22,15 @@ def register(watch_app: typer.Typer) -> None:
 def cost(
     fleet: FleetOption = None,
     apply: Annotated[  # noqa: ARG001 - one crontab line for all watchdogs
-        bool, typer.Option("--apply", help="Taken as by the other watchdogs; it makes no difference here.")
+        bool, typer.Option("--apply", help="Has no effect; accepted because the other watchdogs have it.")
     ] = False,
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what went wrong.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Collect money facts into the ledger. It only reads clouds, with and without --apply. Run it every 5 minutes."""
+    """Record instance runs, tokens, activity and prices in the ledger, for cost reports. Run it every 5 minutes.
+
+    It changes nothing in the cloud.
+    """
     code, answers = over_fleets(load(fleet), show=not as_json and not quiet)
     if as_json:
         print_json(answers)
@@ -49,12 +52,12 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult
 
     def written(done: Collected) -> None:
         if show:
-            _say(environment, done)
+            _note_collected(environment, done)
         for note in done.notes:
             note_unlogged(f"! {environment}: {note}")
 
-    def problem(said: str) -> None:
-        note_unlogged(f"! {environment}: cost: {said}")
+    def problem(message: str) -> None:
+        note_unlogged(f"! {environment}: cost: {message}")
 
     result = cost_pass.run(document, count, CostPassListener(written=written, problem=problem))
     if result.error is not None:
@@ -62,8 +65,8 @@ def _one(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult
     return result
 
 
-def _say(environment: str, done: Collected) -> None:
+def _note_collected(environment: str, done: Collected) -> None:
     note_unlogged(
-        f"{environment}: cost: {done.instances} runs ({done.ended} ended), {done.readings} token readings,"
+        f"{environment}: cost: {done.instances} instance runs ({done.ended} ended), {done.readings} token readings,"
         f" {done.active_hours} hours of activity, {done.prices} market prices, {done.reservations} reservations"
     )

@@ -10,7 +10,7 @@ from app.fleets import load
 from app.passes import Options, check_accepted, orphan_kind
 from app.unmanaged import with_tag
 from cli import plans
-from cli.options import FleetOption, JsonOption
+from cli.options import AcceptOption, FleetOption, JsonOption, QuietOption
 from cli.output import STDOUT, Exit, after_the_work, exit_of, note, print_json
 from cli.watch_pass import Show, answer, one_of_several, show_of, worst
 from gpufleet.domain.model import Instance
@@ -25,24 +25,28 @@ def register(watch_app: typer.Typer) -> None:
 def orphans(  # noqa: PLR0913 - the options of every pass
     fleet: FleetOption = None,
     tag: Annotated[
-        str | None, typer.Option("--tag", metavar="KEY=VALUE", help="Show only those with this tag (dry only).")
+        str | None,
+        typer.Option(
+            "--tag", metavar="KEY=VALUE", help="List only instances with this tag or label. Not with --apply."
+        ),
     ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Act as the fleet's rules say. Without it: a list.")] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Act by the `orphans` rules of the settings. Without it, only list instances."),
+    ] = False,
     as_json: JsonOption = False,
-    accept_policy: Annotated[
-        list[str] | None,
-        typer.Option("--accept-policy", metavar="HASH", help="Let a changed rule act unseen; repeatable."),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when nothing is to be done.")] = False,
+    accept_policy: AcceptOption = None,
+    quiet: QuietOption = False,
 ) -> None:
-    """List running GPU instances outside every pool of the fleets named, whoever made them. Exit code 3: found some.
+    """List running GPU instances that belong to no pool of the given fleets, with their price.
 
-    Those of each fleet's region and account, by machine type. With --apply the rules under `orphans` of the settings
-    mark or stop those that they name; others are never touched.
+    The list covers the account and region of each fleet. With --apply, the rules under `orphans` in the settings mark
+    or stop the instances that they select; other instances are never changed. Exit code 3: instances were found.
     """
     if tag is not None and apply:
         raise AppError(
-            "--tag only filters a list; whom --apply acts on is said by the fleet's rules", ErrorCode.WRONG_USE
+            "--tag filters only the list: with --apply, the `orphans` rules of the fleet select instances",
+            ErrorCode.WRONG_USE,
         )
     only = None if tag is None else with_tag(tag)
     documents = load(fleet)
@@ -71,10 +75,10 @@ def _one(
     total, unpriced = plans.total_of(decision.usd_per_hour for decision in decisions)
     found |= {"usd_per_hour": str(total), "unpriced": unpriced}
     if show is Show.ALL:
-        words = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
-        said = f"{document.cloud} {document.region}: {len(decisions)} outside every pool, {words}"
+        rate = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
+        line = f"{document.cloud} {document.region}: {len(decisions)} instances outside every pool, {rate}"
         with after_the_work():
-            STDOUT.print(said, highlight=False)
+            STDOUT.print(line, highlight=False)
     if decisions and not options.apply:
         code = Exit.FOUND
     return code, found

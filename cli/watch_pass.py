@@ -69,8 +69,8 @@ def one_of_several(
     if result.error is not None:
         note_unlogged(f"{result.environment}: {result.watchdog}: {result.error}. {result.remains}.")
     elif result.skipped is not None:
-        at_work = f"another {result.watchdog} watchdog is at work ({result.skipped})"
-        note_unlogged(f"{result.environment}: {at_work}; nothing to do here")
+        running = f"another {result.watchdog} watchdog is running ({result.skipped})"
+        note_unlogged(f"{result.environment}: {running}; this pass is skipped")
     elif show is Show.ALL or (show is Show.CHANGES and _changes(result)):
         _print(result)
     return result
@@ -108,4 +108,4 @@ def _print(result: PassResult) -> None:
     for name, digest in sorted(result.unseen.items()):
         what = "Rule" if result.watchdog == passes.ORPHANS else "Pool"
         remedy = f"Read a dry run (`gpufleet watch {result.watchdog}`), or give --accept-policy {digest}."
-        note(f"{what} {name}: its {result.watchdog} policy is new. {remedy}")
+        note(f"{what} {name}: its {result.watchdog} policy is new and does not act yet. {remedy}")

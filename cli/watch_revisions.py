@@ -1,7 +1,7 @@
 """`gpufleet watch revisions`: changes running replicas to the served revision, one at a time."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -9,7 +9,7 @@ from app import logs
 from app.errors import AppError
 from app.fleets import load_each
 from app.revisions import follow
-from cli.options import FleetOption
+from cli.options import ApplyOption, FleetOption, QuietOption
 from cli.output import PEOPLE, STDERR, Exit, note_unlogged
 from cli.watch_pass import readable
 from gpufleet.settings.document import FleetDocument
@@ -21,15 +21,18 @@ def register(watch_app: typer.Typer) -> None:
 
 def revisions(
     fleet: FleetOption = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Act. Without it the change is only printed.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing when nothing is to be done.")] = False,
+    apply: ApplyOption = False,
+    quiet: QuietOption = False,
 ) -> None:
-    """Change at most one running replica of each pool to what `gpufleet model rollout` wrote. Run it every minute."""
+    """Change at most one running replica of each pool to the revision that `gpufleet model rollout` selected.
+
+    Run it every minute.
+    """
     documents, unread = readable(load_each(fleet))
     code, answers = over_fleets(documents, apply=apply)
     if not quiet and not logs.is_on():
         for answer in answers:
-            how = "looked at" if answer["error"] is None else "failed"
+            how = "checked" if answer["error"] is None else "failed"
             STDERR.print(f"{answer['environment']}: revisions: {how}", soft_wrap=True, highlight=False)
     if unread or code is not Exit.DONE:
         raise typer.Exit(Exit.FAILED)

@@ -49,11 +49,11 @@ EveryOption = Annotated[
     typer.Option(
         "--every",
         metavar="NAME=SPAN",
-        help="How often, as in idle=60s; repeatable. "
+        help="Interval between passes of one watchdog, at least 1s, for example idle=60s; repeatable. "
         "Default: idle 1m, spot 30s, scale 30s, orphans 10m, revisions 30s, cost 5m.",
     ),
 ]
-ListenOption = Annotated[str, typer.Option("--listen", help="HOST:PORT of /healthz and /metrics.")]
+ListenOption = Annotated[str, typer.Option("--listen", help="HOST:PORT to serve /healthz and /metrics on.")]
 
 
 def register(watch_app: typer.Typer) -> None:
@@ -62,17 +62,22 @@ def register(watch_app: typer.Typer) -> None:
 
 def run(
     fleet: FleetOption = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Act. Without it plans are only printed.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Carry out plans. Without it, plans are only logged.")
+    ] = False,
     every: EveryOption = None,
     listen: ListenOption = "127.0.0.1:9470",
     stop_limit: Annotated[
-        str, typer.Option(help="How long a pass may still take after a stop is asked for.")
+        str, typer.Option(help="Longest time that running passes may take after the first stop signal.")
     ] = STOP_LIMIT,
 ) -> None:
-    """Run all watchdogs until SIGTERM or Ctrl-C. A second signal ends it at once; the next run goes on from there."""
+    """Run all watchdogs as a daemon, until SIGTERM or Ctrl-C. A second signal stops it immediately.
+
+    If passes are interrupted, the next run continues them.
+    """
     logs.configure("daemon", service=True)
     spans = _spans(every or ())
-    patience = _span(stop_limit, "--stop-limit")
+    limit = _span(stop_limit, "--stop-limit")
     fleets = load_each(fleet)
     documents, _ = readable(fleets)
     daemon = Daemon(fleet_urls=tuple(fleet or ()), apply=apply)
@@ -94,8 +99,8 @@ def run(
         listen=listen,
     )
     stop.wait()
-    log.info("process", outcome="stopping", detail="passes that run may finish")
-    left = schedule.stop(patience)
+    log.info("process", outcome="stopping", detail="running passes may finish")
+    left = schedule.stop(limit)
     server.stop()
     buttons()
     if left:
@@ -175,7 +180,9 @@ def _serve(listen: str, page: Page) -> HttpServer:
     try:
         return serve(page, host, port)
     except OSError as error:
-        raise AppError(f"--listen {listen}: {error.strerror or error}; is another daemon running?") from error
+        raise AppError(
+            f"--listen {listen}: {error.strerror or error}; check whether another daemon is running"
+        ) from error
 
 
 def _spans(given: Sequence[str]) -> dict[str, timedelta]:
@@ -183,11 +190,14 @@ def _spans(given: Sequence[str]) -> dict[str, timedelta]:
     for text in given:
         name, found, value = text.partition("=")
         if not found or name not in spans:
-            raise AppError(f"--every {text}: write NAME=SPAN, NAME one of {', '.join(spans)}", ErrorCode.WRONG_USE)
+            raise AppError(
+                f"--every {text}: expected NAME=SPAN with NAME one of {', '.join(spans)}", ErrorCode.WRONG_USE
+            )
         spans[name] = _span(value, f"--every {text}")
         if spans[name] < LEAST_EVERY:
             raise AppError(
-                f"--every {text}: is under a second; clouds limit how often they answer", ErrorCode.WRONG_USE
+                f"--every {text}: expected at least 1s, because clouds limit the rate of requests",
+                ErrorCode.WRONG_USE,
             )
     return spans
 

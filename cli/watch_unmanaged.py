@@ -12,24 +12,27 @@ from cli.output import STDOUT, Exit, after_the_work, print_json
 from gpufleet.domain.decisions import Reason
 
 RegionOption = Annotated[
-    str | None, typer.Option("--region", help="Look at every GPU instance of this region instead of a fleet's.")
+    str | None, typer.Option("--region", help="Check every GPU instance in this region, not those of a fleet.")
 ]
 ProjectOption = Annotated[
-    str | None, typer.Option("--project", help="With --region: of this Google Cloud project. Without it: of AWS.")
+    str | None, typer.Option("--project", help="With --region: the Google Cloud project. Default: AWS.")
 ]
 TagOption = Annotated[
-    str | None, typer.Option("--tag", metavar="KEY=VALUE", help="With --region: only those with this tag or label.")
+    str | None,
+    typer.Option("--tag", metavar="KEY=VALUE", help="With --region: only instances with this tag or label."),
 ]
 PrometheusOption = Annotated[
     str | None,
     typer.Option(
         "--prometheus",
         metavar="URL",
-        help="With --region: who measures them, by the jobs engine and dcgm and the label instance_id."
-        " Without it: CloudWatch (AWS).",
+        help="With --region: the Prometheus with the metrics of the instances, from the jobs engine and dcgm, with"
+        " the label instance_id. Default: CloudWatch (AWS).",
     ),
 ]
-WindowOption = Annotated[str, typer.Option("--window", help="With --region: how long one must have been idle.")]
+WindowOption = Annotated[
+    str, typer.Option("--window", help="With --region: time for which an instance must have been idle, as in 30m.")
+]
 
 
 def look(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:

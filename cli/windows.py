@@ -21,8 +21,8 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
         )
     if begin > now:
         raise AppError(
-            f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) lies ahead: nothing of such a window is known, which is"
-            " not nothing; name a time up to now",
+            f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is in the future, so its cost is unknown, not zero:"
+            " give a time up to now",
             ErrorCode.WRONG_USE,
         )
     return Window(since=begin, until=end, now=now, timezone=timezone)
@@ -37,7 +37,7 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
     try:
         return now - durations.parse(text)
     except OverflowError as error:
-        raise AppError(f"{option} {text!r} lies before all time", ErrorCode.WRONG_USE) from error
+        raise AppError(f"{option} {text!r} is too long: it begins before the year 1", ErrorCode.WRONG_USE) from error
     except ValueError:
         pass
     try:
@@ -45,7 +45,7 @@ def parse_moment(option: str, text: str, timezone: str, now: datetime) -> dateti
         return (moment if moment.tzinfo else moment.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise AppError(
-            f"{option} {text!r} is no time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
+            f"{option} {text!r} is not a time: write 90m, 24h, 7d, a date (2026-11-01) or a time (2026-11-01T08:00)",
             ErrorCode.WRONG_USE,
         ) from error
 
@@ -55,5 +55,5 @@ def _zone(timezone: str) -> ZoneInfo:
         return ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise AppError(
-            f"--tz {timezone!r} is no time zone: write UTC or one like Europe/Berlin", ErrorCode.WRONG_USE
+            f"--tz {timezone!r} is not a time zone: write UTC or a name such as Europe/Berlin", ErrorCode.WRONG_USE
         ) from error

@@ -160,7 +160,7 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
         " ended in between are not in these figures"
         for start, end in known.gaps
     ]
-    notes += [f"a price of the ledger cannot be read and is left out: {row}" for row in known.unreadable_prices]
+    notes += [f"a price in the ledger cannot be read and is ignored: {row}" for row in known.unreadable_prices]
     notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)

@@ -187,7 +187,7 @@ def test_unreadable_price_is_named_and_others_are_kept(tmp_path: Path, filled: P
     path = _document(tmp_path)
     done = _called("report", "cost", *WINDOW, "--fleet", path, "--allow-unpriced")
     assert done.exit_code == 0, done.exception
-    assert "a price of the ledger cannot be read and is left out: aws:ec2:g6.xlarge:spot in us-east-1" in done.stdout
+    assert "a price in the ledger cannot be read and is ignored: aws:ec2:g6.xlarge:spot in us-east-1" in done.stdout
     assert "interrupted by the cloud: -0.18" in done.stdout, "by the price that can be read"
     listed = CliRunner().invoke(build("prices"), ["prices", "list", "--fleet", str(path)])
-    assert "a price of the ledger cannot be read and is left out" in listed.output
+    assert "a price in the ledger cannot be read and is ignored" in listed.output

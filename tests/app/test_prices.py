@@ -97,7 +97,7 @@ def test_the_list_shows_the_order_of_sources_and_how_fresh_each_is(tmp_path: Pat
     assert (old["usd_per_hour"], old["stale"], old["watchdogs_usd_per_hour"]) == ("0.3", True, None)
     assert (fresh["stale"], fresh["watchdogs_usd_per_hour"]) == (False, "0.4")
     said = listed(tmp_path, *at).stdout
-    assert "sources in order: 1 prices of the settings; 2 what the cloud told" in said
+    assert "sources in order: 1 prices in the settings; 2 prices read from the cloud" in said
     (line,) = [line for line in said.splitlines() if "us-east-1a" in line and "g6.xlarge" in line]
     assert line.split()[2:] == ["1", "0.3", "2026-11-20T03:00", "3.0", "h", "2.0", "h", "spot", "history", "stale,",
                                 "watchdogs", "do", "not", "use", "it"]  # fmt: skip

@@ -44,28 +44,32 @@ def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> N
     ("words", "said"),
     [
         pytest.param(
-            ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends at once; name", id="pause 0s"
+            ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends immediately; give", id="pause 0s"
         ),
-        pytest.param(["keep", "chat", "--reason", "x", "--for", "0d"], "--for 0d: ends at once; name", id="keep 0d"),
+        pytest.param(
+            ["keep", "chat", "--reason", "x", "--for", "0d"], "--for 0d: ends immediately; give", id="keep 0d"
+        ),
         pytest.param(["keep", "chat", "--reason", "x", "--for", ""], "--for '' is not a duration", id="keep ''"),
         pytest.param(
             ["pause", "chat", "--reason", "x", "--for", "soon"], "--for 'soon' is not a duration", id="pause soon"
         ),
-        pytest.param(["pause", "chat", "--reason", " "], "--reason ' ' is empty: say why", id="pause, no reason"),
+        pytest.param(["pause", "chat", "--reason", " "], "--reason ' ' is empty: write why", id="pause, no reason"),
         pytest.param(
-            ["target", "chat", "1", "--reason", ""], "--reason '' is empty: say why", id="target, no reason"
+            ["target", "chat", "1", "--reason", ""], "--reason '' is empty: write why", id="target, no reason"
         ),
-        pytest.param(["target", "chat", "1"], "--reason '' is empty: say why", id="target, none"),
-        pytest.param(["target", "chat", "--for", "1h"], "belong to a pool and its target", id="an end of nothing"),
-        pytest.param(["target", "chat", "1", "--reason", "x", "--for", "0s"], "ends at once", id="target 0s"),
-        pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: say why", id="drain, no reason"),
+        pytest.param(["target", "chat", "1"], "--reason '' is empty: write why", id="target, none"),
+        pytest.param(["target", "chat", "--for", "1h"], "need a pool and a target", id="an end of nothing"),
+        pytest.param(["target", "chat", "1", "--reason", "x", "--for", "0s"], "ends immediately", id="target 0s"),
+        pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: write why", id="drain, no reason"),
         pytest.param(
             ["pause", "chat", "--reason", "x", "--for", "1h", "--until-resumed"], "choose one", id="two ends"
         ),
-        pytest.param(["pause", "chat", "--reason", "a\nb"], "is more than one line of printable", id="two lines"),
-        pytest.param(["keep", "chat", "--reason", "\x1b[31m"], "is more than one line of printable", id="escapes"),
-        pytest.param(["drain", "i-1", "--reason", "a\0b"], "is more than one line of printable", id="a zero byte"),
-        pytest.param(["pause", "chat", "--reason", "a" * 501], "has 501 characters: say it in 500", id="too long"),
+        pytest.param(["pause", "chat", "--reason", "a\nb"], "write one line of printable", id="two lines"),
+        pytest.param(["keep", "chat", "--reason", "\x1b[31m"], "write one line of printable", id="escapes"),
+        pytest.param(["drain", "i-1", "--reason", "a\0b"], "write one line of printable", id="a zero byte"),
+        pytest.param(
+            ["pause", "chat", "--reason", "a" * 501], "has 501 characters: write at most 500", id="too long"
+        ),
         pytest.param(
             ["pause", "chat", "--reason", "x", "--owner", "a" * 129], "--owner has 129 characters", id="long owner"
         ),

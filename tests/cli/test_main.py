@@ -20,7 +20,9 @@ def test_interrupt_during_loading_is_one_line(tmp_path: Path) -> None:
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 130
-    assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
+    assert (
+        done.stderr == "gpufleet: interrupted; completed steps are recorded, and the next run continues from there\n"
+    )
 
 
 def test_interrupt_during_a_command_is_one_line_and_json() -> None:
@@ -41,7 +43,9 @@ main.main()
         [sys.executable, "-c", script, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
     )
     assert (done.returncode, json.loads(done.stdout)) == (130, {"error": "interrupted"})
-    assert done.stderr == "gpufleet: interrupted; what was done is recorded, the next run goes on from it\n"
+    assert (
+        done.stderr == "gpufleet: interrupted; completed steps are recorded, and the next run continues from there\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_models_and_revisions_are_listed_served_or_not(model: Path, tmp_path: Pa
     assert (row["served"], row["revision"]) == (first, "first")
     (row,) = run("model", "show", "--name", "chat", "--bucket", bucket)
     assert (row["digest"], row["served"], row["approved"]) == (first, True, None)
-    with pytest.raises(AppError, match="no model other"):
+    with pytest.raises(AppError, match="does not contain model other"):
         run("model", "show", "--name", "other", "--bucket", bucket)
 
 
@@ -148,7 +148,7 @@ def test_rollout_without_a_fleet_reports_that_running_instances_stay(model: Path
     first = add(model, bucket)
     words = ["model", "rollout", first, "--name", "chat", "--bucket", str(bucket)]
     said = " ".join(CliRunner().invoke(build(), words).stderr.split())
-    assert "go on with theirs" in said and "--fleet URL" in said
+    assert "continue to serve their own revision" in said and "--fleet URL" in said
 
 
 def test_killed_rollback_resumes_in_the_same_direction(model: Path, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_killed_rollback_resumes_in_the_same_direction(model: Path, tmp_path: Pa
 def test_rollout_without_a_digest_resumes_the_served_revision(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     at = ("--name", "chat", "--bucket", bucket)
-    with pytest.raises(AppError, match="nothing is served yet"):
+    with pytest.raises(AppError, match="no revision is served yet"):
         run("model", "rollout", *at)
     first = add(model, bucket)
     run("model", "rollout", first, *at)

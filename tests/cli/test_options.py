@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 
 @pytest.mark.parametrize(("since", "until"), [("2026-11-23", "2026-11-24"), ("2026-11-22T08:01", "2027-01-01")])
 def test_window_in_the_future_is_an_error(since: str, until: str) -> None:
-    with pytest.raises(AppError, match=rf"--since '{since}' .* lies ahead") as caught:
+    with pytest.raises(AppError, match=rf"--since '{since}' .* is in the future") as caught:
         parse_window(since, until, "UTC", NOW)
     assert caught.value.code is ErrorCode.WRONG_USE
     assert parse_window("2026-11-01", until, "UTC", NOW).until > NOW  # the end of a month may be in the future

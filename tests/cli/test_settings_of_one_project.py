@@ -31,7 +31,7 @@ def test_two_environments_of_one_project_are_named_in_both_files(tmp_path: Path)
     staging = written(tmp_path, "gcp-staging", STAGING.replace("example-staging", "example-project"))
     for path, other in ((prod, "staging"), (staging, "prod")):
         (problem,) = problems(path)
-        assert f"is the project of environment {other}" in problem
+        assert f"is also the project of environment {other}" in problem
         assert "shared_project: true" in problem
 
 

@@ -110,7 +110,7 @@ def test_an_exception_lets_pass_and_is_listed(run: Run, settings: Path, plan: Ca
     code, out, _ = run("check", plan(step(ALARM)), "--settings", str(settings))
     assert (code, out.splitlines()[0]) == (
         0,
-        f"let pass until 2999-01-01 by ann: resource-type-listed, it ({ALARM}): wanted",
+        f"allowed until 2999-01-01 by ann: resource-type-listed, it ({ALARM}): wanted",
     )
 
 
@@ -199,7 +199,7 @@ def test_a_plan_of_another_environment_is_an_error(
     fleet = {"cloud": "aws", "environment": environment}
     path.write_text(json.dumps({**json.loads(path.read_text()), "config": {FLEET: json.dumps(fleet)}}))
     found, _, err = run("check", str(path), "--settings", str(settings))
-    assert (found, "is a plan of aws prod, and" in err) == (code, code == 2)
+    assert (found, "is a plan for aws prod, and" in err) == (code, code == 2)
 
 
 def test_missing_settings_are_an_error(run: Run, plan: Callable[..., str], tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_every_rule_is_explained_with_a_valid_exception(run: Run, rule: Any) -> 
 def test_an_unknown_rule_is_an_error_with_similar_names(run: Run) -> None:
     code, _, err = run("explain", "open-ingres")
     assert code == 2
-    assert "'open-ingres' is no rule of the policy pack; name one as no-open-ingress" in err
+    assert "'open-ingres' is not a rule of the policy pack; similar names: no-open-ingress" in err
 
 
 def test_all_rules_are_listed(run: Run) -> None:

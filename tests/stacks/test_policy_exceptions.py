@@ -26,20 +26,21 @@ WITHOUT_A_TYPE = {key: value for key, value in ALARM.items() if key != "type"}
         pytest.param({**WITHOUT_A_TYPE, "rule": "disks-encrypted", "resource": "*"}, [], id="of another rule"),
         pytest.param(
             WITHOUT_A_TYPE,
-            ["type: is missing, and rule resource-type-listed lets nothing pass without it; name the type that the"
-             " message of the rule names, as aws:ec2/instance:Instance"],
+            ["type: is missing, and rule resource-type-listed allows no exception without it; write the type that the"
+             " rule's message names, for example aws:ec2/instance:Instance"],
             id="without a type",
         ),
         pytest.param(
             {**ALARM, "resource": "*"},
-            ["resource: is every resource, and rule resource-type-listed lets one pass by its name (is '*'); name the"
-             " resource as the program does; write an exception for each"],
+            ["resource: is every resource, and rule resource-type-listed allows exceptions only for named resources "
+             "(is '*'); write the"
+             " name that the Pulumi program uses; write one exception for each resource"],
             id="for all",
         ),
         pytest.param(
             {**ALARM, "until": "2027-11-23"},
-            ["until: is more than a year off (is '2027-11-23'); write a day within a year, and look at it "
-             "again then"],
+            ["until: is more than a year from now (is '2027-11-23'); write a day within a year, and review the "
+             "exception then"],
             id="more than a year",
         ),
     ],

@@ -335,15 +335,17 @@ def test_a_machine_type_without_a_price_in_the_region_is_reported(tmp_path: Path
 
 IMAGE = "projects/deeplearning-platform-release/global/images/common-cu128-ubuntu-2404-nvidia-570-v20261001"
 OLDER = (
-    "take a machine image with driver 580 or newer, or an engine image built with an older CUDA, "
-    "and say which in engine.env: NVIDIA_REQUIRE_CUDA: cuda>=12.9"
+    "use a machine image with driver 580 or newer, or an engine image built with an older CUDA, "
+    "and name the CUDA version in engine.env: NVIDIA_REQUIRE_CUDA: cuda>=12.9"
 )
 
 
 @pytest.mark.parametrize(
     ("image", "env", "words"),
     [
-        pytest.param(IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, "needs a newer GPU driver than the 570", id="old"),
+        pytest.param(
+            IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, "needs a newer GPU driver than version 570", id="old"
+        ),
         pytest.param(IMAGE, {}, "may need a newer GPU driver than the 570", id="nobody says"),
         pytest.param(IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, None, id="old enough an engine"),
         pytest.param(IMAGE, {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
@@ -392,9 +394,9 @@ def test_a_system_with_python_too_old_for_the_agent_is_reported(
     assert len(lines) == (0 if python is None else 1)
     for line in lines:
         assert line.startswith(
-            f"{FLEET}.machines.image: has Python {python} as its python3, and the node agent needs 3.11"
+            f"{FLEET}.machines.image: has Python {python} as python3, and the node agent needs 3.11"
         )
-        assert line.endswith("take an image of Ubuntu 24.04, Debian 12 or newer")
+        assert line.endswith("use an image with Ubuntu 24.04, Debian 12 or newer")
 
 
 def test_an_exception_with_an_old_rule_id_is_reported_with_the_new_one(tmp_path: Path) -> None:
@@ -402,7 +404,7 @@ def test_an_exception_with_an_old_rule_id_is_reported_with_the_new_one(tmp_path:
     exception = {"rule": "no-wildcard-iam", "resource": "x", "owner": "ops", "reason": "r", "until": "2999-01-01"}
     path.write_text(yaml.safe_dump({"config": changed(AWS, {"policies.exceptions": [exception]})}))
     (line,) = [str(problem) for problem in command.problems_of(path)]
-    assert line.endswith("(is 'no-wildcard-iam'); name one as iam-in-list")
+    assert line.endswith("(is 'no-wildcard-iam'); name a rule; similar names: iam-in-list")
 
 
 def test_questions_for_the_operator_are_reported(tmp_path: Path) -> None:
@@ -412,9 +414,10 @@ def test_questions_for_the_operator_are_reported(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"config": changed(AWS, changes)}))
     lines = [str(problem) for problem in command.problems_of(path)]
     assert lines[0].startswith(
-        f"{FLEET}.policies.exceptions.0.rule: is no rule of the policy pack (is 'imds-v2'); name one as "
+        f"{FLEET}.policies.exceptions.0.rule: is not a rule of the policy pack (is 'imds-v2'); name a rule; "
+        "similar names: "
     )
     assert lines[1:] == [
-        f"{POOL0}.capacity.reserved.0.review_by: is past (is '2020-01-01'); "
-        "see whether the reservation is still used, then write the next day to look at it"
+        f"{POOL0}.capacity.reserved.0.review_by: is in the past (is '2020-01-01'); "
+        "check whether the reservation is still used, then write the date of the next review"
     ]

@@ -282,7 +282,7 @@ def test_cron_next_to_the_daemon_reports_it_and_exits_0(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert second.returncode == 0
-    assert "another idle watchdog is at work (another-host/b/1/2" in second.stderr
+    assert "another idle watchdog is running (another-host/b/1/2" in second.stderr
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_second_daemon_on_the_same_address_reports_it(fleet: Path, environment
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     assert done.returncode == 1
-    assert "is another daemon running?" in done.stderr
+    assert "check whether another daemon is running" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")

@@ -147,11 +147,13 @@ def test_a_cost_pass_without_metrics_reports_it(
 @pytest.mark.parametrize(
     ("event", "arguments"),
     [
-        pytest.param({}, "watchdog '': choose one of idle, spot", id="no watchdog"),
-        pytest.param({"watchdog": "idel"}, "watchdog 'idel': choose", id="no such watchdog"),
-        pytest.param({"watchdog": "idle", "aply": True}, "aply is unknown", id="a slip of the pen"),
-        pytest.param({"watchdog": "idle", "apply": "no"}, "apply is 'no'", id="a word that is true"),
-        pytest.param({"watchdog": "idle", "fleet": "s3://b"}, "write a list", id="one fleet"),
+        pytest.param({}, "watchdog '': expected one of idle, spot", id="no watchdog"),
+        pytest.param({"watchdog": "idel"}, "watchdog 'idel': expected one of", id="no such watchdog"),
+        pytest.param({"watchdog": "idle", "aply": True}, "unknown key aply", id="a slip of the pen"),
+        pytest.param(
+            {"watchdog": "idle", "apply": "no"}, "apply: expected true or false, got 'no'", id="a word that is true"
+        ),
+        pytest.param({"watchdog": "idle", "fleet": "s3://b"}, "expected a list", id="one fleet"),
     ],
 )
 def test_a_wrong_event_does_nothing(event: dict[str, Any], arguments: str) -> None:
@@ -162,10 +164,10 @@ def test_a_wrong_event_does_nothing(event: dict[str, Any], arguments: str) -> No
 @pytest.mark.parametrize(
     ("changes", "arguments"),
     [
-        pytest.param({"ledger_url": "sqlite:///x.db"}, "no disk that lasts", id="SQLite"),
+        pytest.param({"ledger_url": "sqlite:///x.db"}, "does not have a persistent disk", id="SQLite"),
         pytest.param(
             {"ledger_url": "postgresql://x/y", "prometheus_url": "http://127.0.0.1:9090"},
-            "no function reaches",
+            "a function cannot reach",
             id="Prometheus on loopback",
         ),
     ],

@@ -19,7 +19,7 @@ from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import document
 from watchdogs.idle.watchdog import IdleWatchdog
 
-LOST = {"gone": "", "full": "gpufleet: this could not be printed: [Errno 28] No space left on device\n"}
+LOST = {"gone": "", "full": "gpufleet: the result could not be printed: [Errno 28] No space left on device\n"}
 """Where nothing can be printed, and what is said of it on stderr."""
 IDLE = WatchdogKind(
     name="idle", make=lambda fleet, ports: IdleWatchdog(fleet, replace(idle_fleet(1).ports(), ledger=ports.ledger))

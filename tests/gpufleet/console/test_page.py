@@ -86,9 +86,9 @@ def test_proxy_header_counts_only_with_the_proxy_secret() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--proxy-header", "X-User"], "go together"),
-        (["--proxy-secret-file", "secret"], "go together"),
-        (["--proxy-header", "X-User", "--proxy-secret-file", "short"], "16 characters or more"),
+        (["--proxy-header", "X-User"], "give both"),
+        (["--proxy-secret-file", "secret"], "give both"),
+        (["--proxy-header", "X-User", "--proxy-secret-file", "short"], "at least 16 characters"),
         (["--proxy-header", "X-User", "--proxy-secret-file", "nowhere"], "nowhere: No such file"),
     ],
 )

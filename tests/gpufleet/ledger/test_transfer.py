@@ -247,7 +247,7 @@ def call(*words: object) -> Result:
 
 def test_command_checks_exports_and_imports(full: Engine, tmp_path: Path) -> None:
     fleet, out = document(tmp_path), tmp_path / "out.jsonl"
-    assert call("verify", "--fleet", fleet).stdout == "the ledger is sound\n"
+    assert call("verify", "--fleet", fleet).stdout == "the ledger is consistent\n"
     assert call("export", "--fleet", fleet, "--out", out).exit_code == 0
     elsewhere = document(tmp_path, ledger_url=f"sqlite:///{tmp_path}/moved.db")
     assert call("import", out, "--fleet", elsewhere).exit_code == 0

@@ -121,7 +121,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         made.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "start", limit_s=300)
         gpufleet = ("/opt/gpu-fleet/current/bin/gpufleet", "host", "check", "--within", "3m", "--for", "5s")
         output = made.run(*gpufleet, code=None, limit_s=300)
-        assert "6 services are well" in output, output + made.run("journalctl", "-n", "200", "--no-pager", code=None)
+        assert "6 services are healthy" in output, output + made.run(
+            "journalctl", "-n", "200", "--no-pager", code=None
+        )
         yield made
 
 

@@ -61,7 +61,7 @@ def test_a_canary_is_shown_planned_and_changed(fleet: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("101",), "less than or equal to 100"), (("5", "--pool", "nowhere"), "no pool nowhere"),
+    [(("101",), "less than or equal to 100"), (("5", "--pool", "nowhere"), "does not have the pool nowhere"),
      (("5", "--salt", "a b"), "match pattern")],
     ids=["share", "pool", "salt"],
 )  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_policy_is_checked_before_use(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_status_is_reported(tmp_path: Path) -> None:
-    assert "is `gpufleet router run` running?" in str(refused("status", "--state", tmp_path))
+    assert "check that `gpufleet router run` is running" in str(refused("status", "--state", tmp_path))
 
 
 @pytest.mark.parametrize("problems", [[], ["fleet document: gone"]], ids=["well", "not-well"])
