@@ -26,7 +26,7 @@ def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None])
         inventory=GoogleInventory(calls, document.region, document.environment, document.owned_groups()),
         agents=agents_of(document, say),
         pool=pool,
-        say=say,
+        announce=say,
     )
 
 

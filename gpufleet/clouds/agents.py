@@ -95,23 +95,25 @@ class NodeAgents:
         """Sign and send an order. If the agent rejects only its time, sign and resend it with the agent's time."""
         if instance.pool is None:
             raise CloudError(
-                f"{instance.id}: is in no group of a pool of the fleet document, so it is given no order: "
+                f"{instance.id}: is not in a group of the fleet document's pools, so it cannot be given an order: "
                 "`gpufleet status` lists it among the orphans"
             )
         if instance.private_address is None:
             raise CloudError(
-                f"{instance.id}: has no private address (yet), so its agent cannot be asked; try again once it runs"
+                f"{instance.id}: has no private address yet, so its agent is unreachable; try again later"
             )
         status, body = self._post(instance, self._now(), action)
         if status != HTTPStatus.ACCEPTED and (theirs := _clock_of(body)) is not None:
             off = theirs - self._now()
             if abs(off) <= FARTHEST_CLOCK:
                 if abs(off) > orders.WINDOW:
-                    self._warn(f"{instance.id}: its clock is {_ahead(off)} ours; the order is signed with its time")
+                    self._warn(
+                        f"{instance.id}: its clock is {_ahead(off)} this machine's; the order is signed with its time"
+                    )
                 status, body = self._post(instance, theirs, action)
             else:
                 raise CloudError(
-                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; set the one that is wrong",
+                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} this machine's; correct either",
                     OrderRefusal.WRONG_TIME,
                 )
         if status != HTTPStatus.ACCEPTED:
@@ -120,7 +122,9 @@ class NodeAgents:
         try:
             return _object(body)
         except ValueError as error:
-            raise CloudError(f"{instance.id}: its agent took the order and gave no answer: {error}") from error
+            raise CloudError(
+                f"{instance.id}: its agent accepted the order, but its answer is invalid: {error}"
+            ) from error
 
     def _post(self, instance: Instance, at: datetime, action: Drain | Switch) -> tuple[int, bytes]:
         signed = orders.body(AgentOrder(instance=instance.id, action=action, at=at, nonce=secrets.token_hex(16)))
@@ -192,5 +196,5 @@ def _ahead(off: timedelta) -> str:
 def _object(answer: bytes) -> Mapping[str, Any]:
     body = json.loads(answer)
     if not is_map(body):
-        raise ValueError("the answer is no JSON object")
+        raise ValueError("the answer is not a JSON object")
     return body

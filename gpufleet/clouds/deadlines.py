@@ -69,7 +69,7 @@ class _Left:
         """The smaller of `seconds` and the remaining time. Raises httpcore.ReadTimeout if no time remains."""
         left: float = self._of_thread.until - self._clock()
         if left <= 0:
-            raise httpcore.ReadTimeout(f"no whole answer in {self._limit_s:g} s")
+            raise httpcore.ReadTimeout(f"the answer was not complete after {self._limit_s:g} s")
         return left if seconds is None else min(left, seconds)
 
 

@@ -80,10 +80,10 @@ class Registry:
             return found[0]
         if source.startswith("oci:"):
             return _digest_of_layout(source)
-        said = self._skopeo("inspect", "--format", "{{.Digest}}", source, limit=ASK_LIMIT_S).strip()
-        if not DIGEST.fullmatch(said):
-            raise CloudError(f"{source}: the registry told no digest ({said!r})")
-        return said
+        output = self._skopeo("inspect", "--format", "{{.Digest}}", source, limit=ASK_LIMIT_S).strip()
+        if not DIGEST.fullmatch(output):
+            raise CloudError(f"{source}: the registry returned no digest ({output!r})")
+        return output
 
     def _skopeo(self, verb: str, *arguments: str, limit: int) -> str:
         program = shutil.which("skopeo")
@@ -132,7 +132,7 @@ def _digest_of_layout(source: str) -> str:
     try:
         manifests = json.loads(Path(path, "index.json").read_text())["manifests"]
     except (OSError, ValueError, KeyError) as error:
-        raise CloudError(f"{source}: is no OCI layout: {error}") from error
+        raise CloudError(f"{source}: is not an OCI layout: {error}") from error
     return str(manifests[0]["digest"])
 
 

@@ -45,7 +45,7 @@ def check(answer: HTTPResponse, key: str) -> None:
     if answer.status == 412:
         raise OSError(errno.ESTALE, "changed while it was read", key)
     if answer.status == 416:
-        raise ConnectionError(f"{key}: the store says the object is shorter than the range")
+        raise ConnectionError(f"{key}: the store reports that the object is shorter than the range")
     raise ConnectionError(f"{key}: HTTP {answer.status}")
 
 
@@ -53,8 +53,8 @@ def whole_size(answer: HTTPResponse) -> int | None:
     """Size of the whole object in bytes, from the response to a range request; None if it is not reported."""
     if answer.status == 200:
         return answer.length
-    said = answer.headers.get("content-range", "").rpartition("/")[2]
-    return int(said) if said.isdecimal() else None
+    total = answer.headers.get("content-range", "").rpartition("/")[2]
+    return int(total) if total.isdecimal() else None
 
 
 def range_header(asked: range) -> str:

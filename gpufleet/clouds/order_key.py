@@ -41,9 +41,9 @@ class OrderKey:
             key = load_pem_private_key(text.encode(), password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             # without the cause, because a parser's message may quote its input
-            raise KeyFormError("holds no private key in PEM without a password") from None
+            raise KeyFormError("does not contain a private key in PEM without a password") from None
         if not isinstance(key, RSAPrivateKey):
-            raise KeyFormError("holds a private key that is not RSA")
+            raise KeyFormError("contains a private key that is not RSA")
         self._key = key
         pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         self.public: PublicKey = public_key(pem.decode())
@@ -77,7 +77,7 @@ def reader(reference: str | None, region: str) -> Callable[[], OrderKey]:
         except KeyFormError as error:
             raise CloudError(f"{place}: {error}") from error
         except UnicodeDecodeError:
-            raise CloudError(f"{place}: holds no private key in PEM") from None
+            raise CloudError(f"{place}: does not contain a private key in PEM") from None
         except OSError as error:
             raise CloudError(
                 f"the key that signs orders cannot be read, so no instance takes one: {error}; the control host may"

@@ -54,11 +54,11 @@ class Prometheus:
         answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
         kind = answer.get("resultType") if is_map(answer) else None
         if kind != "vector":
-            raise CloudError(f"{self._url}: a query gave {kind!r}, not a vector")
+            raise CloudError(f"{self._url}: expected a vector from a query, got {kind!r}")
         try:
             return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise CloudError(f"{self._url}: a query gave what is no vector of numbers: {error!r}") from error
+            raise CloudError(f"{self._url}: expected a vector of numbers from a query: {error!r}") from error
 
     def now(self) -> datetime:
         """The store's own time, with millisecond precision. The store timestamps its samples with this clock."""
@@ -67,15 +67,15 @@ class Prometheus:
         try:
             return datetime.fromtimestamp(float(answer["result"][1]), UTC)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-            raise CloudError(f"{self._url}: time() gave {answer!r:.100}, not a scalar") from error
+            raise CloudError(f"{self._url}: expected a scalar from time(), got {answer!r:.100}") from error
 
     def interval(self, job: str) -> timedelta | None:
         """Scrape interval of a job; None if the configuration has no such job. Raises CloudError."""
         if self._intervals is None:
-            told = self._ask("GET", "/api/v1/status/config")
-            if not is_map(told) or not isinstance(told.get("yaml"), str):
-                raise CloudError(f"{self._url}: /api/v1/status/config tells no configuration")
-            self._intervals = read_intervals(told["yaml"])
+            answer = self._ask("GET", "/api/v1/status/config")
+            if not is_map(answer) or not isinstance(answer.get("yaml"), str):
+                raise CloudError(f"{self._url}: /api/v1/status/config contains no configuration")
+            self._intervals = read_intervals(answer["yaml"])
         return self._intervals.get(job)
 
     def _ask(self, method: str, path: str, data: Mapping[str, str] | None = None) -> Any:
@@ -88,15 +88,15 @@ class Prometheus:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
         if not response.is_success or not is_map(body) or body.get("status") != "success":
-            words = body.get("error") if is_map(body) else None
+            reason = body.get("error") if is_map(body) else None
             raise CloudError(
-                f"Prometheus at {self._url} refused ({response.status_code}): {words or 'no reason given'}"
+                f"Prometheus at {self._url} refused ({response.status_code}): {reason or 'no reason given'}"
             )
         if body.get("warnings") or body.get("isPartial"):
             # a store that queries several others reports when one of them failed (VictoriaMetrics: `isPartial`);
             # an incomplete result is treated as an error
-            said = "; ".join(body.get("warnings") or ("it says so itself",))
-            raise CloudError(f"Prometheus at {self._url} gave a partial answer: {said}")
+            warnings = "; ".join(body.get("warnings") or ("isPartial is set",))
+            raise CloudError(f"Prometheus at {self._url} returned a partial answer: {warnings}")
         return body.get("data")
 
     def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
@@ -105,7 +105,9 @@ class Prometheus:
         for part in response.iter_bytes():
             size += len(part)
             if self._clock() - began > self._longest_s:
-                raise CloudError(f"Prometheus at {self._url} sent {size} bytes in {self._longest_s:g} s and goes on")
+                raise CloudError(
+                    f"Prometheus at {self._url} sent {size} bytes in {self._longest_s:g} s without ending its answer"
+                )
             yield part
 
     def _same_time(self, date: str | None, asked: datetime) -> None:
@@ -119,7 +121,8 @@ class Prometheus:
         apart = max(asked - theirs, theirs - self._now()).total_seconds()
         if apart > SKEW_LIMIT_S:
             raise CloudError(
-                f"Prometheus at {self._url} says that it is {date}, {apart:.0f} s from our own clock: set both by NTP"
+                f"Prometheus at {self._url} reports the time {date}, {apart:.0f} s from the time of this machine:"
+                " synchronize both with NTP"
             )
 
 
@@ -142,5 +145,5 @@ def read_intervals(configuration: str) -> dict[str, timedelta]:
 def _duration(text: str) -> timedelta:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise CloudError(f"Prometheus names a scrape interval of {text!r}, which is not a duration")
+        raise CloudError(f"Prometheus reports a scrape interval of {text!r}, which is not a duration")
     return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))

@@ -25,7 +25,7 @@ class PrometheusSamples(Prometheus):
         arguments = {"query": f"{selector}[{span}s]", "time": f"{until.timestamp():.3f}"}
         answer = self._ask("POST", "/api/v1/query", data=arguments)
         if answer.get("resultType") != "matrix":
-            raise CloudError(f"raw samples came as {answer.get('resultType')!r}, not as a matrix")
+            raise CloudError(f"expected raw samples as a matrix, got {answer.get('resultType')!r}")
         return [
             (row["metric"], ((_moment(at), float(value)) for at, value in row["values"])) for row in answer["result"]
         ]

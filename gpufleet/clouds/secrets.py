@@ -24,4 +24,6 @@ def _read(reference: str, region: str) -> str:
         from gpufleet.clouds.gcp.secrets import read_secret
 
         return read_secret(parts[1], parts[2])
-    raise CloudError(f"{reference}: is no secret that is known: write ssm:NAME or gcp-secret:projects/P/secrets/S")
+    raise CloudError(
+        f"{reference}: is not a supported secret reference: write ssm:NAME or gcp-secret:projects/P/secrets/S"
+    )

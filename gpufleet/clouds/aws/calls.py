@@ -71,7 +71,7 @@ class AwsCalls:
             for page in self._client(service).get_paginator(operation).paginate(**arguments):
                 self._count(name)
                 if key not in page:
-                    raise CloudError(f"{name} in {self._region}: a page came without {key}, so the list is not whole")
+                    raise CloudError(f"{name} in {self._region}: a page contains no {key}, so the list is incomplete")
                 yield from page[key]
         except ClientError as error:
             self._count(name)

@@ -77,14 +77,14 @@ class CloudWatch:
         found = self._calls.pages("cloudwatch", "list_metrics", "Metrics", Namespace=NAMESPACE, MetricName=metric)
         listed: set[frozenset[tuple[str, str]]] = set()
         for raw in found:
-            said = {one["Name"]: one["Value"] for one in raw["Dimensions"]}
-            name = frozenset(said.items())
+            dimensions = {one["Name"]: one["Value"] for one in raw["Dimensions"]}
+            name = frozenset(dimensions.items())
             # a series may be on two pages if the list changes between the requests
-            if "InstanceId" in said and name not in listed:
+            if "InstanceId" in dimensions and name not in listed:
                 listed.add(name)
                 yield _Series(
-                    instance=said["InstanceId"],
-                    gpu=said.get("index", said.get("uuid", "0")),
+                    instance=dimensions["InstanceId"],
+                    gpu=dimensions.get("index", dimensions.get("uuid", "0")),
                     metric=metric,
                     dimensions=raw["Dimensions"],
                 )
@@ -111,16 +111,16 @@ class CloudWatch:
             EndTime=until,
         )
         # a series may span several pages; its last status code counts
-        heard: dict[str, str] = {}
+        statuses: dict[str, str] = {}
         for result in answer:
-            heard[result["Id"]] = result.get("StatusCode", "Complete")
+            statuses[result["Id"]] = result.get("StatusCode", "Complete")
             values: dict[Any, Any] = dict(zip(result["Timestamps"], result["Values"], strict=True))
             series[int(result["Id"][1:])].values.update(values)
-        for name, status in heard.items():
+        for name, status in statuses.items():
             if status != "Complete":
                 raise CloudError(f"cloudwatch:get_metric_data: {name} is {status}")
-        if len(heard) < len(queries):
-            raise CloudError(f"cloudwatch:get_metric_data answered for {len(heard)} of {len(queries)} series")
+        if len(statuses) < len(queries):
+            raise CloudError(f"cloudwatch:get_metric_data answered for {len(statuses)} of {len(queries)} series")
 
 
 def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
@@ -131,16 +131,16 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
         known.update({at: max(value, known.get(at, value)) for at, value in one.values.items()})
     uses: dict[str, GpuUse] = {}
     for instance, metrics in found.items():
-        heard = {gpu: values for gpu, values in metrics.get(UTILIZATION, {}).items() if values}
-        if not heard:
+        by_gpu = {gpu: values for gpu, values in metrics.get(UTILIZATION, {}).items() if values}
+        if not by_gpu:
             continue
         watts = [value for values in metrics.get(POWER, {}).values() for value in values.values()]
         uses[instance] = GpuUse(
-            gpus=len(heard),
-            coverage=min(1.0, min(len(values) for values in heard.values()) / periods),
-            missed=max(map(len, heard.values())) - min(map(len, heard.values())),
-            newest=min(max(values) for values in heard.values()) + PERIOD,
-            utilization_max=max(value for values in heard.values() for value in values.values()),
+            gpus=len(by_gpu),
+            coverage=min(1.0, min(len(values) for values in by_gpu.values()) / periods),
+            missed=max(map(len, by_gpu.values())) - min(map(len, by_gpu.values())),
+            newest=min(max(values) for values in by_gpu.values()) + PERIOD,
+            utilization_max=max(value for values in by_gpu.values() for value in values.values()),
             watts_max=max(watts, default=None),
         )
     return uses

@@ -19,7 +19,7 @@ _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
 """Processes that the stack suspends in all groups (`components.aws.gpu_pool.NO_OWN_MIND`)."""
 _NOT_WAITING: Final = "No active Lifecycle Action"
-_GONE: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
+_NOT_A_MEMBER: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 
 
 class AwsGroups:
@@ -48,7 +48,7 @@ class AwsGroups:
             except MALFORMED as error:
                 errors[name] = f"{name} cannot be read: {error!r}"
         for name in set(names) - found.keys() - errors.keys():
-            errors[name] = f"the cloud does not know the group {name}; was the stack destroyed?"
+            errors[name] = f"the cloud has no group {name}; was the stack destroyed?"
         return GroupList(groups=found, errors=errors)
 
     def _described(self, names: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -108,7 +108,7 @@ class AwsGroups:
                 ShouldDecrementDesiredCapacity=lower_desired,
             )
         except CloudError as error:
-            if error.code == "ValidationError" and _GONE.search(str(error)):
+            if error.code == "ValidationError" and _NOT_A_MEMBER.search(str(error)):
                 return
             raise CloudError(f"{instance_id} of {group}: {error}", error.code) from error
 
@@ -175,8 +175,10 @@ def _group(raw: Mapping[str, Any]) -> Group:
     zones = raw.get("AvailabilityZones", [])
     kind = written.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND)
     if kind not in list(CapacityType):
-        said = f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}"
-        raise CloudError(f"{said}, which is none of {', '.join(CapacityType)}; `pulumi up` writes it anew")
+        raise CloudError(
+            f"{raw['AutoScalingGroupName']}: its tag {tags.CAPACITY_TYPE} is {kind!r}, must be one of"
+            f" {', '.join(CapacityType)}; `pulumi up` corrects it"
+        )
     members = raw.get("Instances", [])
     return Group(
         name=raw["AutoScalingGroupName"],

@@ -34,10 +34,10 @@ class AwsInstanceHistory(AwsInventory):
 
     def history(self) -> InstanceHistory:
         """Records of all instances, and an error for each unreadable one. Raises CloudError if a page fails."""
-        found, errors = each_alone(self._listed(self._filters), self._life)
+        found, errors = each_alone(self._listed(self._filters), self._record)
         return InstanceHistory(records=found, errors=errors)
 
-    def _life(self, raw: Mapping[str, Any]) -> InstanceRecord:
+    def _record(self, raw: Mapping[str, Any]) -> InstanceRecord:
         return InstanceRecord(instance=self._instance(raw), ended_at=ended_at(raw))
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:

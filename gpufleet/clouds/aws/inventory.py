@@ -112,8 +112,8 @@ class AwsInventory:
         for held in pages:
             if "Instances" not in held:
                 raise CloudError(
-                    f"ec2:describe_instances in {self._region}: {held.get('ReservationId', 'a reservation')} came"
-                    " without its instances, so the list is not whole"
+                    f"ec2:describe_instances in {self._region}: {held.get('ReservationId', 'a reservation')} contains"
+                    " no instances, so the list is incomplete"
                 )
             yield from held["Instances"]
 
@@ -131,9 +131,9 @@ class AwsInventory:
             raise
         listed = [raw for held in answer.get("Reservations", ()) for raw in held.get("Instances", ())]
         # EC2 returns an error for an unknown id, so an empty list does not prove that the instance is terminated
-        if (came := [raw.get("InstanceId") for raw in listed]) != [instance_id]:
-            names = ", ".join(map(str, came)) or "nobody"
-            raise CloudError(f"ec2:describe_instances in {self._region}: {instance_id} was asked for, {names} came")
+        if (received := [raw.get("InstanceId") for raw in listed]) != [instance_id]:
+            names = ", ".join(map(str, received)) or "no instance"
+            raise CloudError(f"ec2:describe_instances in {self._region}: requested {instance_id}, received {names}")
         return self._instance(listed[0])
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
@@ -166,14 +166,14 @@ class AwsInventory:
         except MALFORMED as error:
             name = raw.get("InstanceId")
             why = f"{name or 'an instance without a name'} cannot be read: {error!r}"
-            said = f"ec2:describe_instances in {self._region}: {why}"
-            raise (UnreadableError(name, said) if name else CloudError(said)) from error
+            message = f"ec2:describe_instances in {self._region}: {why}"
+            raise (UnreadableError(name, message) if name else CloudError(message)) from error
 
     def _read(self, raw: Mapping[str, Any]) -> Instance:
         written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", [])}
         zone = raw["Placement"]["AvailabilityZone"]
         if not zone.startswith(self._region):
-            raise ValueError(f"it is said to be in {zone}, and {self._region} was asked")
+            raise ValueError(f"it is in {zone}, but the request was for {self._region}")
         group = written.get(GROUP_TAG)
         owned = self._groups.get(group or "")
         return Instance(

@@ -51,7 +51,7 @@ class Ec2Metadata:
         """The value at a path that all instances have. Raises MetadataError, also if it does not exist."""
         found = self.get(path)
         if found is None:
-            raise MetadataError(f"metadata {path}: there is none")
+            raise MetadataError(f"metadata {path}: does not exist")
         return found
 
     def document(self, path: str) -> Mapping[str, Any] | None:
@@ -62,7 +62,7 @@ class Ec2Metadata:
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise MetadataError(f"metadata {path}: is no JSON") from error
+            raise MetadataError(f"metadata {path}: is not JSON") from error
         return found if is_map(found) else None
 
     def role_credentials(self) -> Credentials | None:
@@ -80,25 +80,27 @@ class Ec2Metadata:
                 expires_at=datetime.fromisoformat(found["Expiration"]) if "Expiration" in found else None,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise MetadataError(f"metadata {base}{role}: gives no whole credentials") from error
+            raise MetadataError(f"metadata {base}{role}: the credentials are incomplete") from error
 
     def _session(self) -> str:
         now = self.now()
         if self._token is None or self._token_until is None or now >= self._token_until:
-            wish = urllib.request.Request(
+            request = urllib.request.Request(
                 f"{self.endpoint}/latest/api/token",
                 method="PUT",
                 headers={"X-aws-ec2-metadata-token-ttl-seconds": str(int(_TOKEN_TTL.total_seconds()))},
             )
-            with urllib.request.urlopen(wish, timeout=_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 self._token = answer.read().decode()
             self._token_until = now + _TOKEN_TTL - _RENEW_BEFORE
         assert self._token is not None
         return self._token
 
     def _ask(self, path: str, token: str) -> str:
-        wish = urllib.request.Request(f"{self.endpoint}/latest/{path}", headers={"X-aws-ec2-metadata-token": token})
-        with urllib.request.urlopen(wish, timeout=_TIMEOUT_S) as answer:
+        request = urllib.request.Request(
+            f"{self.endpoint}/latest/{path}", headers={"X-aws-ec2-metadata-token": token}
+        )
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             return answer.read().decode()
 
 

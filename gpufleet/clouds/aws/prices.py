@@ -95,7 +95,9 @@ class AwsPrices:
         )
         prices = {price for row in rows for price in on_demand_of(json.loads(row, parse_float=Decimal))}
         if len(prices) > 1:
-            raise CloudError(f"{machine_type} in {self._region}: the Price List names {len(prices)} on-demand prices")
+            raise CloudError(
+                f"{machine_type} in {self._region}: expected one on-demand price in the Price List, got {len(prices)}"
+            )
         for usd, effective_at in prices:
             yield Price(
                 sku=f"aws:ec2:{machine_type}:on-demand",

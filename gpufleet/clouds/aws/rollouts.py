@@ -101,7 +101,7 @@ class AwsRollouts:
             )
         )
         if not found:
-            raise CloudError(f"the cloud does not know the group {group}; was the stack destroyed?")
+            raise CloudError(f"the cloud has no group {group}; was the stack destroyed?")
         return found[0]
 
 
@@ -123,8 +123,8 @@ def _wanted(group: Mapping[str, Any]) -> str:
     version = str(template.get("Version", ""))
     if not version.isdigit():
         raise CloudError(
-            f"{group['AutoScalingGroupName']}: follows the template version {version or '(none)'}, so nobody can say"
-            " what is outdated; `pulumi up` of this program writes a number there"
+            f"{group['AutoScalingGroupName']}: uses the launch template version {version or '(none)'}, which is not a"
+            " number, so outdated instances cannot be detected; `pulumi up` of this program sets a number"
         )
     return version
 

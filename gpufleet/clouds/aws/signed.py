@@ -125,13 +125,13 @@ def get_parameter(session: Session, name: str) -> str:
     found: object = None
     with contextlib.suppress(ValueError):
         found = json.loads(answer)
-    said: Mapping[str, Any] = found if is_map(found) else {}
+    parsed: Mapping[str, Any] = found if is_map(found) else {}
     if status != 200:
-        code = str(said.get("__type", "Unknown")).rpartition("#")[2]
-        raise AwsError("GetParameter", status, code, str(said.get("message", "")))
-    parameter = said.get("Parameter")
+        code = str(parsed.get("__type", "Unknown")).rpartition("#")[2]
+        raise AwsError("GetParameter", status, code, str(parsed.get("message", "")))
+    parameter = parsed.get("Parameter")
     if not is_map(parameter) or not isinstance(value := parameter.get("Value"), str):
-        raise ConnectionError("GetParameter: an answer without a value")
+        raise ConnectionError("GetParameter: the answer contains no value")
     return value
 
 
@@ -161,7 +161,7 @@ class S3Reader:
             objects.check(answer, key)
             size = answer.headers.get("content-length", "")
             if not size.isdecimal():
-                raise ConnectionError(f"{key}: the store does not say how large it is")
+                raise ConnectionError(f"{key}: the store reports no size")
             return int(size), answer.headers.get("etag", "")
 
     def read_range(  # noqa: PLR0913 - range, version and callbacks

@@ -40,8 +40,8 @@ class StateBucket:
                 return False
             if error.code in FORBIDDEN:
                 raise CloudError(
-                    f"bucket {self._name}: is not account {self._account}'s, or these credentials may not read it; "
-                    f"state must not lie with a stranger. Use credentials of its owner with rights on it ({error})",
+                    f"bucket {self._name}: is not owned by account {self._account}, or these credentials may not read"
+                    f" it; state must be stored in a bucket of this account; use credentials of it ({error})",
                     error.code,
                 ) from error
             raise

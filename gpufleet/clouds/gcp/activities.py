@@ -5,14 +5,14 @@ from typing import Any
 
 from google.cloud import compute_v1
 
-from gpufleet.clouds.gcp.operations import ENDS, LAUNCH, Lives, began, cause, finished
+from gpufleet.clouds.gcp.operations import ENDS, LAUNCH, OperationHistory, began, cause, finished
 from gpufleet.clouds.gcp.refusals import is_account_wide, kind_of, zones_available
 from gpufleet.domain.activity import Activity, ActivityKind
 
 
-def activities(lives: Lives, group_of: Callable[[str], str | None]) -> Iterator[Activity]:
+def activities(history: OperationHistory, group_of: Callable[[str], str | None]) -> Iterator[Activity]:
     """Launches, refusals and terminations of group members, from the result of `operations.recent`."""
-    for (instance, _), operations in lives.items():
+    for (instance, _), operations in history.items():
         group = group_of(instance)
         if group is None:
             continue
@@ -52,6 +52,6 @@ def _launch(operation: Any, group: str, instance: str) -> Activity:
 
 
 def _end(ends: Sequence[Any], group: str, instance: str) -> Activity:
-    kind, words = cause(ends)
+    kind, detail = cause(ends)
     first = min(ends, key=began)
-    return Activity(id=first.name, group=group, kind=kind, at=began(first), instance_id=instance, detail=words)
+    return Activity(id=first.name, group=group, kind=kind, at=began(first), instance_id=instance, detail=detail)

@@ -94,49 +94,51 @@ class GoogleRest:
         if answer.status_code == NOT_FOUND and method == "GET":
             return None
         if not answer.ok:
-            raise CloudError(f"{host}: {method} {path} was refused: {_words(answer)}", str(answer.status_code))
+            raise CloudError(
+                f"{host}: {method} {path} was refused: {_error_message(answer)}", str(answer.status_code)
+            )
         try:
             return answer.json()
         except requests.JSONDecodeError as error:
-            raise CloudError(f"{host}: {method} {path} failed: the answer is no JSON: {error}") from error
+            raise CloudError(f"{host}: {method} {path} failed: the answer is not JSON: {error}") from error
 
     def _open(self) -> requests.Session:
         if self._session is None:
-            of_whom = credentials(SCOPE) if self._emulator is None else emulated(self._emulator)
-            self._session = AuthorizedSession(of_whom)
+            google_credentials = credentials(SCOPE) if self._emulator is None else emulated(self._emulator)
+            self._session = AuthorizedSession(google_credentials)
         return self._session
 
 
-def steps(rest: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
+def steps(google: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
     """Existing and missing resources, in the order of their creation. Raises CloudError."""
-    bucket = _bucket(rest, wanted)
+    bucket = _bucket(google, wanted)
     lacks = _lacks(bucket) if bucket is not None else []
     yield BootstrapStep(
         what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)"
         + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
         present=bucket is not None and not lacks,
-        make=lambda: _make_bucket(rest, wanted),
+        make=lambda: _make_bucket(google, wanted),
     )
     yield BootstrapStep(
         what=f"key {wanted.key} for secrets in Pulumi's state (rotated yearly)",
-        present=rest.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
-        make=lambda: _make_key(rest, wanted),
+        present=google.ask("cloudkms", "GET", f"/v1/{wanted.key}") is not None,
+        make=lambda: _make_key(google, wanted),
     )
     for secret in secrets_of(wanted.engine_key, wanted.order_key):
         yield BootstrapStep(
             what=secret.what,
-            present=_has_value(rest, wanted, secret.name),
-            make=lambda secret=secret: _make_secret(rest, wanted, secret.name, secret.make()),
+            present=_has_value(google, wanted, secret.name),
+            make=lambda secret=secret: _make_secret(google, wanted, secret.name, secret.make()),
         )
 
 
-def environments(rest: GoogleRest, project: str) -> frozenset[str]:
+def environments(google: GoogleRest, project: str) -> frozenset[str]:
     """Names of the environments that have an engine key in a project. Raises CloudError."""
     found: set[str] = set()
     token = ""
     while True:
         page = f"pageSize=500&pageToken={quote(token, safe='')}"
-        answer: dict[str, Any] = rest.ask("secretmanager", "GET", f"/v1/projects/{project}/secrets?{page}") or {}
+        answer: dict[str, Any] = google.ask("secretmanager", "GET", f"/v1/projects/{project}/secrets?{page}") or {}
         names = (str(secret["name"]).rpartition("/")[2] for secret in answer.get("secrets", ()))
         found |= {match[1] for name in names if (match := _ENGINE_KEY.fullmatch(name))}
         token = answer.get("nextPageToken", "")
@@ -144,19 +146,19 @@ def environments(rest: GoogleRest, project: str) -> frozenset[str]:
             return frozenset(found)
 
 
-def public_key(rest: GoogleRest, wanted: Foundation) -> PublicKey | None:
+def public_key(google: GoogleRest, wanted: Foundation) -> PublicKey | None:
     """The public half of the key that signs orders; None if the key does not exist yet. Raises CloudError."""
     place = f"/v1/projects/{wanted.project}/secrets/{wanted.order_key}/versions/latest:access"
-    found = rest.ask("secretmanager", "GET", place)
+    found = google.ask("secretmanager", "GET", place)
     if found is None:
         return None
     return public_half(wanted.order_key, base64.b64decode(found["payload"]["data"]).decode(errors="replace"))
 
 
-def _bucket(rest: GoogleRest, wanted: Foundation) -> Mapping[str, Any] | None:
+def _bucket(google: GoogleRest, wanted: Foundation) -> Mapping[str, Any] | None:
     """The bucket if the project owns it, else None. Names are globally unique: another project may own this one."""
     asked = f"/storage/v1/b?project={quote(wanted.project)}&prefix={wanted.bucket}"
-    listed: Mapping[str, Any] = rest.ask("storage", "GET", asked) or {}
+    listed: Mapping[str, Any] = google.ask("storage", "GET", asked) or {}
     return next((one for one in listed.get("items", []) if one["name"] == wanted.bucket), None)
 
 
@@ -170,7 +172,7 @@ def _lacks(bucket: Mapping[str, Any]) -> list[str]:
     return [word for word, is_held in held.items() if is_held is not True]
 
 
-def _make_bucket(rest: GoogleRest, wanted: Foundation) -> None:
+def _make_bucket(google: GoogleRest, wanted: Foundation) -> None:
     """Create the bucket, or apply missing settings. Google rejects a name that another project owns."""
     settings = {
         "versioning": {"enabled": True},
@@ -179,49 +181,49 @@ def _make_bucket(rest: GoogleRest, wanted: Foundation) -> None:
             "publicAccessPrevention": "enforced",
         },
     }
-    if _bucket(rest, wanted) is not None:
-        rest.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", settings)
+    if _bucket(google, wanted) is not None:
+        google.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", settings)
         return
     body = {"name": wanted.bucket, "location": wanted.region, **settings}
-    rest.ask("storage", "POST", f"/storage/v1/b?project={quote(wanted.project)}", body)
+    google.ask("storage", "POST", f"/storage/v1/b?project={quote(wanted.project)}", body)
 
 
-def _make_key(rest: GoogleRest, wanted: Foundation) -> None:
+def _make_key(google: GoogleRest, wanted: Foundation) -> None:
     place, _, _ = wanted.key_ring.rpartition("/")
-    if rest.ask("cloudkms", "GET", f"/v1/{wanted.key_ring}") is None:
-        rest.ask("cloudkms", "POST", f"/v1/{place}?keyRingId={KEY_RING}", {})
+    if google.ask("cloudkms", "GET", f"/v1/{wanted.key_ring}") is None:
+        google.ask("cloudkms", "POST", f"/v1/{place}?keyRingId={KEY_RING}", {})
     body = {
         "purpose": "ENCRYPT_DECRYPT",
         "rotationPeriod": ROTATION,
         "nextRotationTime": _in_a_year(),
     }
-    rest.ask("cloudkms", "POST", f"/v1/{wanted.key_ring}/cryptoKeys?cryptoKeyId={wanted.environment}", body)
+    google.ask("cloudkms", "POST", f"/v1/{wanted.key_ring}/cryptoKeys?cryptoKeyId={wanted.environment}", body)
 
 
 def _in_a_year() -> str:
     return (datetime.now(UTC) + timedelta(days=365)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _has_value(rest: GoogleRest, wanted: Foundation, name: str) -> bool:
+def _has_value(google: GoogleRest, wanted: Foundation, name: str) -> bool:
     """Whether a secret has a value. An earlier run may have created the secret but not its first version."""
     versions = f"/v1/projects/{wanted.project}/secrets/{name}/versions/latest"
-    return rest.ask("secretmanager", "GET", versions) is not None
+    return google.ask("secretmanager", "GET", versions) is not None
 
 
-def _make_secret(rest: GoogleRest, wanted: Foundation, name: str, value: str) -> None:
+def _make_secret(google: GoogleRest, wanted: Foundation, name: str, value: str) -> None:
     home = f"/v1/projects/{wanted.project}/secrets"
     try:
-        rest.ask("secretmanager", "POST", f"{home}?secretId={name}", {"replication": {"automatic": {}}})
+        google.ask("secretmanager", "POST", f"{home}?secretId={name}", {"replication": {"automatic": {}}})
     except CloudError as error:
         if error.code != str(CONFLICT):
             raise
-        if _has_value(rest, wanted, name):
+        if _has_value(google, wanted, name):
             return  # created concurrently: two readers must not get different values
     payload = base64.b64encode(value.encode()).decode()
-    rest.ask("secretmanager", "POST", f"{home}/{name}:addVersion", {"payload": {"data": payload}})
+    google.ask("secretmanager", "POST", f"{home}/{name}:addVersion", {"payload": {"data": payload}})
 
 
-def _words(answer: requests.Response) -> str:
+def _error_message(answer: requests.Response) -> str:
     try:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

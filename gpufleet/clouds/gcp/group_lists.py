@@ -57,14 +57,14 @@ class GroupLists:
         if any(getattr(actions, move) for move in _MOVES):
             return None
         makes = sum(getattr(actions, action) for action in _MAKES)
-        rest = resting(raw)
+        left_unchanged = unchanged_count(raw)
         # without creations, these statuses mean a restart; abandoned instances are in no count of the manager
         there = made - self.unborn if makes else made
-        lacks = int(raw.target_size) - rest - makes
-        return made if (lacks == 0 or (grows and lacks > 0)) and rest == len(there) else None
+        lacks = int(raw.target_size) - left_unchanged - makes
+        return made if (lacks == 0 or (grows and lacks > 0)) and left_unchanged == len(there) else None
 
 
-def resting(raw: Any) -> int:
+def unchanged_count(raw: Any) -> int:
     """Number of instances that a manager leaves unchanged."""
     return sum(getattr(raw.current_actions, action) for action in _AT_REST)
 

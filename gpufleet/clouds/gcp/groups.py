@@ -13,7 +13,7 @@ from gpufleet.clouds.gcp import group_lists
 from gpufleet.clouds.gcp.activities import activities, refusal
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.group_lists import UNBORN, GroupLists, Key
-from gpufleet.clouds.gcp.operations import TOGETHER, Lives, recent
+from gpufleet.clouds.gcp.operations import TOGETHER, OperationHistory, recent
 from gpufleet.clouds.gcp.resizes import Resizes
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group, GroupList
@@ -65,7 +65,7 @@ class _Operations:
 
     at: float
     since: datetime
-    lives: Lives
+    history: OperationHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +127,8 @@ class GoogleGroups:
         found: list[Activity] = []
         for zone in sorted({zone for zone, _ in owners}):
             # start earlier, to read all operations of a termination that began before `since`
-            lives = self._lives(zone, since - TOGETHER)
-            found += activities(lives, lambda instance, zone=zone: owners.get((zone, _base(instance))))
+            history = self._history(zone, since - TOGETHER)
+            found += activities(history, lambda instance, zone=zone: owners.get((zone, _base(instance))))
         for name in names:
             if not self._is_explained(name, found):
                 found += [error for error in self._errors(name, since) if not _is_listed(error, found)]
@@ -146,7 +146,7 @@ class GoogleGroups:
         if now is None:
             now = self._size(group.name)
         if now != group.desired:
-            raise ConflictError(f"{group.name}: the size was {group.desired} when seen, it is {now}")
+            raise ConflictError(f"{group.name}: the size was {group.desired} when it was read, and is {now} now")
         self._making.pop(group.name, None)
         self._operations.clear()
         self._resizes.begin(group.name, service, place, size)
@@ -212,7 +212,7 @@ class GoogleGroups:
 
     def _listed(self, name: str, managers: Mapping[Key, Any]) -> Any:
         if (key := self._key(name)) not in managers:
-            raise CloudError(f"the cloud does not know the group {name}; was the stack destroyed?")
+            raise CloudError(f"the cloud has no group {name}; was the stack destroyed?")
         return managers[key]
 
     def _group(self, name: str, lists: GroupLists | None = None) -> Group:
@@ -222,7 +222,7 @@ class GoogleGroups:
         desired = self._resizes.read(name, place, raw)
         self._namings[name] = self._naming_of(raw, name)
         made = None if lists is None else lists.members(self._key(name), grows=self._resizes.asked(name) is not None)
-        self._making[name] = _Making(count=max(0, desired - group_lists.resting(raw)), names=None)
+        self._making[name] = _Making(count=max(0, desired - group_lists.unchanged_count(raw)), names=None)
         leaving: frozenset[str] = frozenset()
         if made is None:
             members = tuple(self._calls.pages(service, "list_managed_instances", **place))
@@ -246,7 +246,7 @@ class GoogleGroups:
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         if name not in self._known:
-            raise CloudError(f"the fleet document does not know the group {name}")
+            raise CloudError(f"the fleet document contains no group {name}")
         _, entry = self._known[name]
         if entry.zone:
             return "instance_group_managers", {"zone": entry.zone, "instance_group_manager": name}
@@ -259,15 +259,15 @@ class GoogleGroups:
                 return str(member.instance)
         return None
 
-    def _lives(self, zone: str, since: datetime) -> Lives:
+    def _history(self, zone: str, since: datetime) -> OperationHistory:
         """Operations of a zone since `since` or earlier. Consecutive requests for several groups share one list."""
         known = self._operations.get(zone)
         if known is None or known.since > since or self._clock() - known.at >= _SHARED_FOR_S:
-            lives = recent(self._calls, zone, since)
+            history = recent(self._calls, zone, since)
             # take the time after the read: reading many pages may take longer than the reuse period
-            known = _Operations(at=self._clock(), since=since, lives=lives)
+            known = _Operations(at=self._clock(), since=since, history=history)
             self._operations[zone] = known
-        return known.lives
+        return known.history
 
     def _is_explained(self, name: str, found: Sequence[Activity]) -> bool:
         """Whether operations explain all instances that a group creates, or cannot have started yet."""
@@ -293,7 +293,7 @@ class GoogleGroups:
             try:
                 at = datetime.fromisoformat(item.timestamp).astimezone(UTC)
             except ValueError as error:
-                raise CloudError(f"an error of {name} has no time that can be read: {error}") from error
+                raise CloudError(f"an error of {name} has an unreadable time: {error}") from error
             if at >= since:
                 instance = _name(item.instance_action_details.instance) or None
                 found.append(refusal(name, instance, at, item.error, f"{name}:{item.timestamp}:{index}"))

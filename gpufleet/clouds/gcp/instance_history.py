@@ -23,9 +23,9 @@ class GoogleInstanceHistory(GoogleInventory):
         Raises CloudError if a page or a zone fails.
         """
         found = self.listed()
-        return InstanceHistory(records=tuple(map(self._life, found.instances)), errors=found.errors)
+        return InstanceHistory(records=tuple(map(self._record, found.instances)), errors=found.errors)
 
-    def _life(self, instance: Instance) -> InstanceRecord:
+    def _record(self, instance: Instance) -> InstanceRecord:
         # only group members have a final end: any other machine may start again with the same creation time
         over = not instance.alive and instance.group is not None
         return InstanceRecord(instance=instance, ended_at=self._stopped_at.get(instance.id) if over else None)
@@ -36,13 +36,13 @@ class GoogleInstanceHistory(GoogleInventory):
         Raises CloudError.
         """
         wanted = " OR ".join(f"(operationType={kind})" for kind in sorted(ENDS))
-        lives: dict[tuple[str, int], list[Any]] = {}
+        by_instance: dict[tuple[str, int], list[Any]] = {}
         for zone in sorted(zones):
             for operation in self._calls.pages("zone_operations", "list", zone=zone, filter=wanted, max_results=PAGE):
                 # a group may recreate an instance with the same name; the numeric id distinguishes both
                 if instance := instance_of(operation):
-                    lives.setdefault((instance, int(operation.target_id)), []).append(operation)
-        return tuple(ending(instance, told) for (instance, _), told in lives.items())
+                    by_instance.setdefault((instance, int(operation.target_id)), []).append(operation)
+        return tuple(ending(instance, operations) for (instance, _), operations in by_instance.items())
 
     def paid(self) -> Sequence[PaidCapacity]:
         """Reservations of the region. Raises CloudError if a page or a zone of the region fails."""

@@ -118,10 +118,10 @@ class GoogleInventory:
         """
         found = self._listed(f"name={instance_id}")
         for other in (one.id for one in found if one.id != instance_id):
-            raise CloudError(f"compute:instances.aggregated_list: {instance_id} was asked for, {other} came")
+            raise CloudError(f"compute:instances.aggregated_list: requested {instance_id}, received {other}")
         if len(found) > 1:
             zones = ", ".join(sorted(instance.zone for instance in found))
-            raise CloudError(f"{instance_id} is a name of machines in {zones}: which one is meant is not known")
+            raise CloudError(f"machines in {zones} have the name {instance_id}, so the instance is ambiguous")
         return found[0] if found else None
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
@@ -143,10 +143,10 @@ class GoogleInventory:
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
         """Remove labels from instances. Returns errors by instance id."""
-        gone = {tags.label(key) for key in keys}
+        removed = {tags.label(key) for key in keys}
 
         def change(old: Mapping[str, str]) -> dict[str, str]:
-            return {key: value for key, value in old.items() if key not in gone}
+            return {key: value for key, value in old.items() if key not in removed}
 
         return self._relabel(instance_ids, change)
 
@@ -171,11 +171,11 @@ class GoogleInventory:
 
     def _stated(self, zone: str, since: datetime, wanted: Collection[str]) -> dict[str, ActivityKind]:
         try:
-            lives = recent(self._calls, zone, since)
+            history = recent(self._calls, zone, since)
         except CloudError:
             return {}  # the instances are readable; only the causes remain unknown
         found: dict[str, ActivityKind] = {}
-        for (instance, _), operations in lives.items():
+        for (instance, _), operations in history.items():
             ends = [operation for operation in operations if operation.operation_type in ENDS]
             if instance not in wanted or not ends:
                 continue
@@ -210,7 +210,7 @@ class GoogleInventory:
 
     def _zone(self, name: str) -> str:
         if name not in self._zones and self.instance(name) is None:
-            raise CloudError(f"the cloud does not know the instance {name}", "404")
+            raise CloudError(f"the cloud has no instance {name}", "404")
         return self._zones[name]
 
     def _listed(
@@ -237,8 +237,8 @@ class GoogleInventory:
         try:
             return self._read(raw, zone)
         except (ValueError, CloudError) as error:
-            said = f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}"
-            raise UnreadableError(raw.name, said) from error
+            message = f"compute:instances.aggregated_list: {raw.name} cannot be read: {error}"
+            raise UnreadableError(raw.name, message) from error
 
     def _note_stop(self, raw: Any) -> None:
         self._stopped_at.pop(raw.name, None)

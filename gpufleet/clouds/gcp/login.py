@@ -21,8 +21,8 @@ def credentials(scope: str) -> Any:
     try:
         return cast(Any, google.auth).default(scopes=[scope])[0]
     except GoogleAuthError as error:
-        words = f"no Google credentials: {error}; run `gcloud auth application-default login`"
-        raise CloudError(words) from error
+        message = f"no Google credentials: {error}; run `gcloud auth application-default login`"
+        raise CloudError(message) from error
 
 
 def tokens(scope: str) -> Callable[[], str]:

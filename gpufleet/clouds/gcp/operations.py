@@ -10,7 +10,7 @@ from gpufleet.domain.activity import ActivityKind
 from gpufleet.domain.instance_history import InstanceEnd
 
 PAGE: Final = 500
-Lives = Mapping[tuple[str, int], Sequence[Any]]
+OperationHistory = Mapping[tuple[str, int], Sequence[Any]]
 """Operations by instance name and numeric id. A group may recreate an instance with the same name but another id."""
 LAUNCH: Final = "insert"
 PREEMPTED: Final = "compute.instances.preempted"
@@ -55,13 +55,13 @@ def has_times(operation: Any) -> bool:
         return False
 
 
-def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
+def recent(calls: GoogleCalls, zone: str, since: datetime) -> OperationHistory:
     """Operations on instances of a zone since `since`, oldest first. Raises CloudError.
 
     Operations without valid times are omitted.
     """
-    lives: dict[tuple[str, int], list[Any]] = {}
-    newest_life: dict[str, tuple[str, int]] = {}
+    history: dict[tuple[str, int], list[Any]] = {}
+    newest_key: dict[str, tuple[str, int]] = {}
     newest = calls.newest(
         "zone_operations",
         "list",
@@ -72,38 +72,38 @@ def recent(calls: GoogleCalls, zone: str, since: datetime) -> Lives:
     for operation in filter(has_times, reversed(newest)):
         if instance := instance_of(operation):
             key = (instance, int(operation.target_id))
-            if operation.operation_type == RECREATED and key not in lives:
+            if operation.operation_type == RECREATED and key not in history:
                 # the group recreates a deleted instance, whose id is no longer known
-                key = newest_life.get(instance, key)
-            newest_life[instance] = key
-            lives.setdefault(key, []).append(operation)
-    return lives
+                key = newest_key.get(instance, key)
+            newest_key[instance] = key
+            history.setdefault(key, []).append(operation)
+    return history
 
 
-def ending(instance_id: str, told: Sequence[Any]) -> InstanceEnd:
+def ending(instance_id: str, operations: Sequence[Any]) -> InstanceEnd:
     """The end of an instance, from all operations that report it.
 
     A preemption operation announces the end, and other operations carry it out. Its time counts only without them.
     """
-    carried_out = [operation for operation in told if operation.operation_type != PREEMPTED]
+    carried_out = [operation for operation in operations if operation.operation_type != PREEMPTED]
     return InstanceEnd(
         instance_id=instance_id,
-        ended_at=min(began(operation) for operation in carried_out or told),
-        preempted=len(carried_out) < len(told),
+        ended_at=min(began(operation) for operation in carried_out or operations),
+        preempted=len(carried_out) < len(operations),
     )
 
 
 def cause(ends: Sequence[Any]) -> tuple[ActivityKind, str]:
     """Why an instance ended, and the message of the operation that reports it, from all operations of its end."""
     kinds = [(_cause(operation), operation) for operation in ends]
-    for kind in _MOST_TELLING:
+    for kind in _BY_PRECISION:
         for found, operation in kinds:
             if found is kind:
                 return kind, operation.status_message or operation.operation_type
     return ActivityKind.ENDED_UNSTATED, ends[0].status_message or ends[0].operation_type
 
 
-_MOST_TELLING: Final = (
+_BY_PRECISION: Final = (
     ActivityKind.PREEMPTED,
     ActivityKind.ENDED_BY_PERSON,
     ActivityKind.UNHEALTHY,

@@ -80,7 +80,7 @@ class GooglePrices:
         from gpufleet.clouds.gcp.calls import ENDPOINT
 
         if self._client is None and emulator(ENDPOINT) is not None:
-            raise CloudError(f"{SOURCE} could not be read: the emulated cloud has none")
+            raise CloudError(f"{SOURCE} could not be read: the emulated cloud has no price catalog")
         try:
             client = self._client or build("cloudbilling", "v1", cache_discovery=False, static_discovery=True)
             listing = client.services().skus()
@@ -88,7 +88,7 @@ class GooglePrices:
             while request is not None:
                 page = request.execute()
                 if "skus" not in page:
-                    raise CloudError(f"{SOURCE}: a page came without skus, so the list is not whole")
+                    raise CloudError(f"{SOURCE}: a page contains no skus, so the list is incomplete")
                 yield from page["skus"]
                 request = listing.list_next(request, page)
         except (Error, GoogleAuthError, HttpLib2Error, HTTPException, OSError, ValueError) as error:
@@ -123,10 +123,10 @@ def components(wanted: MachineType, kind: str) -> Iterator[Component]:
     family = wanted.name.split("-", 1)[0].upper()
     gpu = _GPUS.get(wanted.gpu)
     if gpu is None:
-        raise CloudError(f"{wanted.name}: it is not known how the catalog describes a {wanted.gpu}")
+        raise CloudError(f"{wanted.name}: the catalog's name for {wanted.gpu} is unknown")
 
-    def part(quantity: Decimal, unit: str, words: str) -> Component:
-        return Component(quantity=quantity, unit=unit, pattern=re.compile(rf"{prefix}{words} running in .+", re.I))
+    def part(quantity: Decimal, unit: str, pattern: str) -> Component:
+        return Component(quantity=quantity, unit=unit, pattern=re.compile(rf"{prefix}{pattern} running in .+", re.I))
 
     yield part(Decimal(wanted.vcpus), "h", rf"{family} Instance Core")
     yield part(Decimal(wanted.memory_mib) / 1024, "GiBy.h", rf"{family} Instance Ram")
@@ -153,10 +153,10 @@ def _unit_price(
             continue
         unit_price = expression["tieredRates"][-1]["unitPrice"]
         if unit_price.get("currencyCode", "USD") != "USD":
-            raise CloudError(f"{name} in {region}: the catalog answers in {unit_price['currencyCode']}, not in USD")
+            raise CloudError(f"{name} in {region}: expected a price in USD, got {unit_price['currencyCode']}")
         usd = Decimal(unit_price.get("units", "0")) + Decimal(unit_price.get("nanos", 0)).scaleb(-9)
         if usd <= 0:
-            raise CloudError(f"{name} ({kind}) in {region}: the catalog gives {sku['description']} away")
+            raise CloudError(f"{name} ({kind}) in {region}: the catalog: the price of {sku['description']} is 0")
         found.add((usd, datetime.fromisoformat(info["effectiveTime"]).astimezone(UTC)))
     if len(found) != 1:
         raise CloudError(

@@ -85,7 +85,7 @@ _RULES: Final = tuple((kind, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for
 """Ordered rules. The first that matches `CODE: message` counts."""
 _ACCOUNT_WIDE: Final = re.compile(r"'?\w+_ALL_REGIONS\b|\bLimit: [\d.]+ globally", re.IGNORECASE)
 _ZONES: Final = "zonesAvailable"
-_ZONE_WORDS: Final = re.compile(r"consider trying your request in the ([\w\s,-]+?) zone\(s\)", re.IGNORECASE)
+_ZONE_LIST: Final = re.compile(r"consider trying your request in the ([\w\s,-]+?) zone\(s\)", re.IGNORECASE)
 
 
 def kind_of(code: str, message: str) -> ActivityKind:
@@ -106,7 +106,7 @@ def zones_available(error: Any) -> tuple[str, ...]:
         if listed := dict(detail.error_info.metadatas).get(_ZONES):
             return _names(listed)
     sentences = [error.message, *(detail.localized_message.message for detail in details)]
-    named = next((found for sentence in sentences if (found := _ZONE_WORDS.search(sentence))), None)
+    named = next((found for sentence in sentences if (found := _ZONE_LIST.search(sentence))), None)
     return _names(named[1]) if named else ()
 
 

@@ -45,7 +45,7 @@ class GoogleRollouts:
     inventory: GoogleInventory
     agents: RolloutAgents
     pool: Pool
-    say: Callable[[str], None]
+    announce: Callable[[str], None]
     now: Callable[[], float] = field(default=time.monotonic)
     sleep: Callable[[float], None] = field(default=time.sleep)
 
@@ -64,7 +64,7 @@ class GoogleRollouts:
         """Replace the outdated instances of a group. Raises CloudError after `limit`; the others then stay."""
         until = self.now() + limit.total_seconds()
         while outdated := self.version(entry.name).outdated:
-            self.say(f"{entry.name}: {len(outdated)} to replace, now {outdated[0]}")
+            self.announce(f"{entry.name}: {len(outdated)} to replace, now {outdated[0]}")
             self._replace(entry, outdated[0], until)
 
     def _replace(self, entry: GroupEntry, old: str, until: float) -> None:
@@ -132,7 +132,7 @@ class GoogleRollouts:
                 if not fails:
                     return
                 raise CloudError(
-                    f"waited too long for {what}; what is done stays: run this again to go on"
+                    f"waited too long for {what}; completed steps are kept: run this again to continue"
                     f" (`gpufleet rollout {self.pool.name} --apply`)"
                 )
             self.sleep(POLL_S)

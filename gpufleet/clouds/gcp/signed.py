@@ -53,20 +53,22 @@ class GoogleMetadata:
         """The value at a path that all instances have. Raises OSError, also if it does not exist."""
         found = self.get(path)
         if found is None:
-            raise OSError(f"metadata {path}: there is none")
+            raise OSError(f"metadata {path}: does not exist")
         return found
 
     def token(self) -> str:
         """A valid access token of the instance's service account. Raises OSError."""
         now = self.now()
         if self._token is None or self._token_until is None or now >= self._token_until:
-            said = self.need("instance/service-accounts/default/token")
+            answer = self.need("instance/service-accounts/default/token")
             try:
-                found = json.loads(said)
+                found = json.loads(answer)
                 token, lasts = str(found["access_token"]), timedelta(seconds=int(found["expires_in"]))
             except (ValueError, KeyError, TypeError, OverflowError):
                 # without the cause, which may contain the token
-                raise ConnectionError("metadata instance/service-accounts/default/token: gives no token") from None
+                raise ConnectionError(
+                    "metadata instance/service-accounts/default/token: the answer contains no token"
+                ) from None
             self._token, self._token_until = token, now + lasts - _RENEW_BEFORE
         return self._token
 
@@ -82,13 +84,15 @@ def call(method: str, url: str, token: str | None, body: Mapping[str, Any] | Non
         with urllib.request.urlopen(request, timeout=wire.TIMEOUT_S) as answer:
             found: object = json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
-        words = error.read(300).decode(errors="replace")
-        raise OSError(f"{method} {urlsplit(url).path}: HTTP {error.code}: {words}") from error
+        message = error.read(300).decode(errors="replace")
+        raise OSError(f"{method} {urlsplit(url).path}: HTTP {error.code}: {message}") from error
     except (HTTPException, ValueError) as error:
         # without the content, which may be a secret
-        raise ConnectionError(f"{method} {urlsplit(url).path}: no whole answer ({type(error).__name__})") from None
+        raise ConnectionError(
+            f"{method} {urlsplit(url).path}: the answer is incomplete ({type(error).__name__})"
+        ) from None
     if not isinstance(found, dict):
-        raise ConnectionError(f"{method} {urlsplit(url).path}: an answer that is no JSON object")
+        raise ConnectionError(f"{method} {urlsplit(url).path}: the answer is not a JSON object")
     return cast("dict[str, Any]", found)
 
 
@@ -101,7 +105,7 @@ def secret(name: str, token: str | None) -> str:
         return base64.b64decode(found["payload"]["data"]).decode()
     except (KeyError, TypeError, ValueError):
         # without the cause, which may contain the value
-        raise ConnectionError(f"{version}: an answer without a value") from None
+        raise ConnectionError(f"{version}: the answer contains no value") from None
 
 
 class GcsStore:
@@ -133,7 +137,7 @@ class GcsReader:
                 found = json.loads(wire.read(answer))
                 return int(found["size"]), str(found["generation"])
             except (ValueError, KeyError, TypeError) as error:
-                raise ConnectionError(f"{key}: the store does not say how large it is") from error
+                raise ConnectionError(f"{key}: the store reports no size") from error
 
     def read_range(  # noqa: PLR0913 - range, version and callbacks
         self,

@@ -70,7 +70,7 @@ def test_an_invalid_order_key_is_named_but_its_value_is_hidden(endpoint: str) ->
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("ssm", "put_parameter", Name=wanted.order_key, Value="correct-horse-battery", Type="SecureString")
-    with pytest.raises(CloudError, match="/gpu-fleet/dev/order-key: holds no private key") as refused:
+    with pytest.raises(CloudError, match="/gpu-fleet/dev/order-key: does not contain a private key") as refused:
         public_key(calls, wanted)
     assert "horse" not in str(refused.value)
 
@@ -165,7 +165,7 @@ def test_a_bucket_of_another_account_is_refused() -> None:
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         calls = calls_to(f"http://127.0.0.1:{server.server_address[1]}")
-        with pytest.raises(CloudError, match="bucket gpu-fleet-state-1.*: is not account 111122223333's"):
+        with pytest.raises(CloudError, match="bucket gpu-fleet-state-1.*: is not owned by account 111122223333"):
             next(steps(calls, foundation("111122223333", "us-east-1", "dev")))
     assert owners == ["111122223333"]
 

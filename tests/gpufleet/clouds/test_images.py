@@ -100,12 +100,12 @@ def test_a_tag_is_resolved_to_its_current_digest(registry: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
-    [("oci:/nowhere", "is no OCI layout"), ("127.0.0.1:1/engine:v1", "failed")],
+    ("source", "message"),
+    [("oci:/nowhere", "is not an OCI layout"), ("127.0.0.1:1/engine:v1", "failed")],
     ids=["no layout", "no registry"],
 )
-def test_an_unreadable_source_is_an_error(registry: str, source: str, said: str) -> None:
-    with pytest.raises(CloudError, match=said):
+def test_an_unreadable_source_is_an_error(registry: str, source: str, message: str) -> None:
+    with pytest.raises(CloudError, match=message):
         Registry(registry).mirror(source)
 
 
@@ -114,23 +114,23 @@ UNKNOWN = '{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "no such thing"}]
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "error"),
+    ("status", "content", "error"),
     [
         pytest.param(200, "{}", None, id="there"),
         pytest.param(404, "{}", None, id="not there"),
-        pytest.param(404, "a proxy's words", None, id="not there, in other words"),
-        pytest.param(404, UNKNOWN, None, id="not there, in the registry's words"),
+        pytest.param(404, "text of a proxy", None, id="not there, as a proxy answers"),
+        pytest.param(404, UNKNOWN, None, id="not there, as a registry answers"),
         pytest.param(401, UNAUTHORIZED, "who are you", id="unauthorized"),
         pytest.param(403, "{}", "StatusCode: 403", id="forbidden"),
         pytest.param(500, "{}", "500 Internal Server Error", id="ill"),
     ],
 )
-def test_404_in_a_name_or_digest_does_not_count_as_absence(status: int, said: str, error: str | None) -> None:
+def test_404_in_a_name_or_digest_does_not_count_as_absence(status: int, content: str, error: str | None) -> None:
     """Name and digest of the requested image contain 404, like skopeo's error message for an absent image."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = said.encode()
+            body = content.encode()
             self.send_response(200 if self.path == "/v2/" else status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -143,7 +143,7 @@ def test_404_in_a_name_or_digest_does_not_count_as_absence(status: int, said: st
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         address = f"127.0.0.1:{server.server_address[1]}"
         # skopeo verifies digests, so an existing image needs its real one
-        digest = hashlib.sha256(said.encode()).hexdigest() if status == 200 else f"404{'a' * 61}"
+        digest = hashlib.sha256(content.encode()).hexdigest() if status == 200 else f"404{'a' * 61}"
         target = f"{address}/404/engine-404@sha256:{digest}"
         if error is None:
             assert Registry(address).has(target) is (status == 200)

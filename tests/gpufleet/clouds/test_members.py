@@ -68,8 +68,8 @@ def test_on_aws_the_group_tag_decides_membership(
     group: str | None, written: Mapping[str, str], *, member: bool
 ) -> None:
     (one,) = AwsInventory(aws(group, written), REGION, "prod", GROUPS).instances()
-    (life,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).history().records
-    assert one.pool == life.instance.pool == ("legal" if member else None)
+    (record,) = AwsInstanceHistory(aws(group, written), REGION, "prod", GROUPS).history().records
+    assert one.pool == record.instance.pool == ("legal" if member else None)
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
     assert not one.is_infrastructure, "who claims a pool is not hidden among routers and control host"
@@ -126,8 +126,8 @@ def test_on_google_the_list_of_the_group_decides_membership(
     google = Google(None if group is None else managed(group, place), written)
     google.listed = {"legal-a": [(ZONE, "gpu-1", 7)], "legal-any": [(ZONE, "gpu-1", 7)]} if member else {}
     (one,) = GoogleInventory(google, REGION, "prod", GROUPS).instances()
-    (life,) = GoogleInstanceHistory(google, REGION, "prod", GROUPS).history().records
-    assert one.pool == life.instance.pool == ("legal" if member else None)
+    (record,) = GoogleInstanceHistory(google, REGION, "prod", GROUPS).history().records
+    assert one.pool == record.instance.pool == ("legal" if member else None)
     assert is_replica(one) is member
 
 

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 SMALL = tiny_model.TinyModelShape(layers=1, hidden=32, intermediate=32, heads=1, kv_heads=1, shards=2)
 
 
-def gpufleet(environment: Mapping[str, str], *words: str | Path, code: int = 0) -> Any:
+def gpufleet(environment: Mapping[str, str], *arguments: str | Path, code: int = 0) -> Any:
     """Run `gpufleet model`. Returns its JSON output, or its error output if `code` is not 0."""
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "model", *map(str, words), "--json"],
+        [sys.executable, "-m", "cli.main", "model", *map(str, arguments), "--json"],
         cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr

@@ -28,35 +28,44 @@ def test_a_complete_response_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "words"),
+    ("status", "body", "message"),
     [
-        pytest.param(503, vector(ROW), "refused \\(503\\)", id="success in words alone"),
+        pytest.param(503, vector(ROW), "refused \\(503\\)", id="success by its text alone"),
         pytest.param(200, vector(ROW, isPartial=True), "partial answer", id="partial, by VictoriaMetrics"),
-        pytest.param(200, vector(ROW, warnings=["one store is gone"]), "one store is gone", id="partial, by Thanos"),
-        pytest.param(200, {"status": "success", "data": None}, "not a vector", id="no data"),
-        pytest.param(200, {"status": "success"}, "not a vector", id="data left out"),
-        pytest.param(200, {"status": "success", "data": [ROW]}, "not a vector", id="a list for data"),
+        pytest.param(
+            200, vector(ROW, warnings=["one store is missing"]), "one store is missing", id="partial, by Thanos"
+        ),
+        pytest.param(200, {"status": "success", "data": None}, "expected a vector", id="no data"),
+        pytest.param(200, {"status": "success"}, "expected a vector", id="data left out"),
+        pytest.param(200, {"status": "success", "data": [ROW]}, "expected a vector", id="a list for data"),
         pytest.param(200, [vector(ROW)], "refused", id="a list"),
         pytest.param(
-            200, {"status": "success", "data": {"resultType": "vector", "result": None}}, "no vector", id="no result"
+            200,
+            {"status": "success", "data": {"resultType": "vector", "result": None}},
+            "expected a vector of numbers",
+            id="no result",
         ),
-        pytest.param(200, vector({"metric": {}, "histogram": [1, {}]}), "no vector of numbers", id="a histogram"),
-        pytest.param(200, vector({"metric": {}, "value": [1, "many"]}), "no vector of numbers", id="no number"),
-        pytest.param(200, vector({"metric": {}, "value": [1]}), "no vector of numbers", id="no value"),
-        pytest.param(200, vector("row"), "no vector of numbers", id="a word"),
+        pytest.param(
+            200, vector({"metric": {}, "histogram": [1, {}]}), "expected a vector of numbers", id="a histogram"
+        ),
+        pytest.param(
+            200, vector({"metric": {}, "value": [1, "many"]}), "expected a vector of numbers", id="no number"
+        ),
+        pytest.param(200, vector({"metric": {}, "value": [1]}), "expected a vector of numbers", id="no value"),
+        pytest.param(200, vector("row"), "expected a vector of numbers", id="a word"),
     ],
 )
-def test_an_invalid_response_is_an_error(status: int, body: Any, words: str) -> None:
-    with pytest.raises(CloudError, match=words):
+def test_an_invalid_response_is_an_error(status: int, body: Any, message: str) -> None:
+    with pytest.raises(CloudError, match=message):
         answered(status, body).query("up", NOW)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"result": []}, {"result": [1, "soon"]}, {"yaml": 5}])
 def test_an_invalid_clock_or_configuration_is_an_error(data: Any) -> None:
     store = answered(200, {"status": "success", "data": data})
-    with pytest.raises(CloudError, match="not a scalar"):
+    with pytest.raises(CloudError, match="expected a scalar"):
         store.now()
-    with pytest.raises(CloudError, match="no configuration"):
+    with pytest.raises(CloudError, match="contains no configuration"):
         store.interval("engine")
 
 

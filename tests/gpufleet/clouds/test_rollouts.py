@@ -83,14 +83,14 @@ def test_a_rollout_replaces_every_instance_once(cloud: RunningCloud, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         pytest.param(("--limit", "soon", "--apply"), 2, "'soon' is not a duration", id="bad limit"),
         pytest.param(("--cancel",), 0, "", id="nothing to cancel"),
     ],
 )
 def test_arguments_that_change_nothing(
-    cloud: RunningCloud, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+    cloud: RunningCloud, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     name = f"still-{code}"
     template = make_template(cloud, name)
@@ -98,14 +98,14 @@ def test_arguments_that_change_nothing(
     _pin(cloud, name, template, "1")
     done = _run(cloud, _document(tmp_path, name), *arguments)
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_group_with_the_latest_version_is_an_error(cloud: RunningCloud, tmp_path: Path) -> None:
     make_group(cloud, "latest", make_template(cloud, "latest"), size=0)
     done = _run(cloud, _document(tmp_path, "latest"))
     assert done.returncode == 1
-    assert "follows the template version $Latest" in done.stderr
+    assert "uses the launch template version $Latest" in done.stderr
 
 
 def test_an_unknown_pool_is_named(cloud: RunningCloud, tmp_path: Path) -> None:

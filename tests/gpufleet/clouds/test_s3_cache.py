@@ -130,7 +130,10 @@ def two_chunks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest
 
 @pytest.mark.parametrize(
     "conditions",
-    [pytest.param(True, id="the store refuses the other one"), pytest.param(False, id="its answer says another one")],
+    [
+        pytest.param(True, id="the store refuses the other one"),
+        pytest.param(False, id="its answer states another one"),
+    ],
 )
 def test_an_object_that_changes_between_two_chunks_ends_the_sync(
     two_chunks: tuple[Path, Manifest], tmp_path: Path, conditions: bool
@@ -149,13 +152,13 @@ def test_an_object_that_changes_between_two_chunks_ends_the_sync(
 
 def test_progress_reports_the_share_of_each_file(two_chunks: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = two_chunks
-    progress, heard = Progress(), list[dict[str, float]]()
+    progress, observed = Progress(), list[dict[str, float]]()
     with serving(folder) as store:
         sync = sync_of(store, tmp_path)
-        sync.workers, sync.raise_if_stopped = 1, lambda: heard.append(progress.under_way())
+        sync.workers, sync.raise_if_stopped = 1, lambda: observed.append(progress.under_way())
         sync.bring(manifest.digest, NOW, progress)
     assert progress.here == {file.path: file.size for file in manifest.files}
-    partial = [shares for shares in heard if shares]
+    partial = [shares for shares in observed if shares]
     assert partial
     assert all(shares == {"more.txt": pytest.approx(CHUNK / (CHUNK + 100))} for shares in partial)
     assert progress.under_way() == {}
@@ -189,11 +192,11 @@ def test_an_object_longer_than_in_the_manifest_is_an_error(source: tuple[Path, M
     shutil.copytree(source[0], copy)
     harmed = copy / "models/chat" / manifest.digest / "files/config.json"
     harmed.write_bytes(harmed.read_bytes() + b" ")
-    with serving(copy) as store, pytest.raises(CorruptError, match="in the store, the manifest says"):
+    with serving(copy) as store, pytest.raises(CorruptError, match="in the store, the manifest"):
         sync_of(store, tmp_path / "cache").bring(manifest.digest, NOW)
 
 
-def test_a_store_that_refuses_is_said_at_once(
+def test_a_refusal_of_the_store_is_reported_at_once(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     store.mood.day, store.mood.times = Day.REFUSES, 10**6
@@ -298,7 +301,7 @@ def _killed_at_byte(store: ObjectStore, root: Path, digest: str, byte: int) -> b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_byte_it_goes_on_and_no_wrong_byte_is_kept(
+def test_a_sync_killed_at_any_byte_resumes_without_wrong_bytes(
     store: ObjectStore, source: tuple[Path, Manifest], tmp_path: Path, seed: int
 ) -> None:
     dice, (_, manifest), cache = random.Random(seed), source, Cache(tmp_path)

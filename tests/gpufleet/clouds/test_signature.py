@@ -19,21 +19,23 @@ KEYS = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=4).map("/
 
 def theirs(request: Request, credentials: Credentials, service: str) -> str:
     """The signature that botocore computes for the same request at the same time."""
-    wish = AWSRequest(method=request.method, url=request.url, headers=dict(request.headers), data=request.body or b"")
+    boto_request = AWSRequest(
+        method=request.method, url=request.url, headers=dict(request.headers), data=request.body or b""
+    )
     boto = BotoCredentials(credentials.access_key, credentials.secret_key, credentials.session_token)
     signer = (auth.S3SigV4Auth if service == "s3" else auth.SigV4Auth)(boto, service, "us-east-1")
-    wish.context["timestamp"] = NOW.strftime("%Y%m%dT%H%M%SZ")
+    boto_request.context["timestamp"] = NOW.strftime("%Y%m%dT%H%M%SZ")
     if service == "s3":
         # always sign the body, as botocore does for plain HTTP
-        wish.context["payload_signing_enabled"] = True
-    wish.headers["X-Amz-Date"] = wish.context["timestamp"]
+        boto_request.context["payload_signing_enabled"] = True
+    boto_request.headers["X-Amz-Date"] = boto_request.context["timestamp"]
     if credentials.session_token:
-        wish.headers["X-Amz-Security-Token"] = credentials.session_token
+        boto_request.headers["X-Amz-Security-Token"] = credentials.session_token
     if service == "s3":
-        wish.headers["X-Amz-Content-SHA256"] = signer.payload(wish)
-    canonical = signer.canonical_request(wish)
-    to_sign = signer.string_to_sign(wish, canonical)
-    return str(signer.signature(to_sign, wish))
+        boto_request.headers["X-Amz-Content-SHA256"] = signer.payload(boto_request)
+    canonical = signer.canonical_request(boto_request)
+    to_sign = signer.string_to_sign(boto_request, canonical)
+    return str(signer.signature(to_sign, boto_request))
 
 
 @given(

@@ -39,14 +39,14 @@ TORN = {
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     """URL of a server that gives the parametrized response to all requests."""
-    said: bytes = request.param
+    response: bytes = request.param
 
     class Connection(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             asked = b""
             while HEAD_END not in asked and (part := self.request.recv(65_536)):
                 asked += part
-            self.request.sendall(said)
+            self.request.sendall(response)
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True

@@ -300,14 +300,16 @@ def test_a_wrong_clock_of_an_agent_delays_no_drain_and_is_reported(servers: Agen
     minutes = abs(off) // MINUTE
     word = "ahead of" if off > timedelta() else "behind"
     name = servers.machine.cloud.instance_id
-    assert warnings == [f"{name}: its clock is {minutes} min {word} ours; the order is signed with its time"]
+    assert warnings == [
+        f"{name}: its clock is {minutes} min {word} this machine's; the order is signed with its time"
+    ]
 
 
 def test_an_agent_with_a_very_wrong_clock_gets_no_order(servers: AgentServers) -> None:
     """The answer with the clock is not signed: an attacker could obtain an order for next year and keep it."""
     warnings: list[str] = []
     ours = servers.machine.clock() - timedelta(hours=2, minutes=1)
-    why = "its agent refused to drain: its clock is 121 min ahead of ours"
+    why = "its agent refused to drain: its clock is 121 min ahead of this machine's"
     with (
         closing(agents(servers, now=lambda: ours, warn=warnings.append)) as asking,
         pytest.raises(CloudError, match=why),

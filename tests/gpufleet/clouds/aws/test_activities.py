@@ -13,7 +13,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
 
 
 @pytest.mark.parametrize(
-    ("description", "status", "words", "kind"),
+    ("description", "status", "message", "kind"),
     [
         pytest.param("Launching a new EC2 instance", "Successful", "", ActivityKind.LAUNCHED, id="launch"),
         pytest.param(
@@ -29,7 +29,7 @@ from gpufleet.domain.activity import Activity, ActivityKind
             "an instance was taken out of service in response to an EC2 health check indicating"
             " it has been terminated or stopped.",
             ActivityKind.ENDED_UNSTATED,
-            id="taken, ended by a person or powered off: the group cannot tell",
+            id="taken, ended by a person or powered off: the group cannot distinguish",
         ),
         pytest.param(
             "Terminating EC2 instance",
@@ -48,14 +48,14 @@ from gpufleet.domain.activity import Activity, ActivityKind
         pytest.param("Terminating EC2 instance", "Failed", "whatever", None, id="an end that failed"),
     ],
 )
-def test_activities_are_classified(description: str, status: str, words: str, kind: ActivityKind | None) -> None:
+def test_activities_are_classified(description: str, status: str, message: str, kind: ActivityKind | None) -> None:
     found = read_activity(
         {
             "ActivityId": "1",
             "AutoScalingGroupName": "chat-spot-us-east-1a",
             "Description": f"{description}: i-0123456789abcdef0",
-            "Cause": words,
-            "StatusMessage": words if status == "Failed" else None,
+            "Cause": message,
+            "StatusMessage": message if status == "Failed" else None,
             "StatusCode": status,
             "StartTime": datetime(2026, 11, 21, 2, 15, tzinfo=UTC),
         }
@@ -71,7 +71,7 @@ LIMIT = "You have requested more vCPU capacity than your current vCPU limit of 6
 
 @pytest.mark.parametrize("kind_of_mix", ["", "Spot", "On-Demand"])
 @pytest.mark.parametrize(
-    ("code", "words", "kind"),
+    ("code", "message", "kind"),
     [
         (
             "InsufficientInstanceCapacity",
@@ -168,14 +168,14 @@ LIMIT = "You have requested more vCPU capacity than your current vCPU limit of 6
     ],
 )
 def test_refusals_with_and_without_a_mixed_policy(
-    kind_of_mix: str, code: str, words: str, kind: ActivityKind
+    kind_of_mix: str, code: str, message: str, kind: ActivityKind
 ) -> None:
-    said = MIXED.format(kind_of_mix, code, words) if kind_of_mix else words
-    assert read(message=f"{said} Launching EC2 instance failed.").kind is kind
+    text = MIXED.format(kind_of_mix, code, message) if kind_of_mix else message
+    assert read(message=f"{text} Launching EC2 instance failed.").kind is kind
 
 
 @pytest.mark.parametrize(
-    "words",
+    "message",
     [
         "The stars are not right.",
         "Could not launch Spot Instances. ChipShortage - No silicon. Launching EC2 instance failed.",
@@ -185,8 +185,8 @@ def test_refusals_with_and_without_a_mixed_policy(
         "",
     ],
 )
-def test_unknown_messages_are_unknown(words: str) -> None:
-    assert read(message=words).kind is K.UNKNOWN
+def test_unknown_messages_are_unknown(message: str) -> None:
+    assert read(message=message).kind is K.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def test_unknown_messages_are_unknown(words: str) -> None:
     ],
 )
 def test_an_instance_that_ends_before_service_has_the_kind_of_its_reason(code: str, kind: ActivityKind) -> None:
-    words = (
+    message = (
         "Instance became unhealthy while waiting for instance to be in InService state."
-        f" Termination Reason: {code}: words of the instance"
+        f" Termination Reason: {code}: reason of the instance"
     )
-    found = read(status="Cancelled", message=words, instance="i-0123456789abcdef0", took=timedelta(minutes=9))
+    found = read(status="Cancelled", message=message, instance="i-0123456789abcdef0", took=timedelta(minutes=9))
     assert (found.kind, found.instance_id) == (kind, "i-0123456789abcdef0")
     assert found.at == NOW + timedelta(minutes=9), "the time of its end, not of its launch"
 
@@ -235,8 +235,8 @@ def test_an_instance_that_ends_before_service_has_the_kind_of_its_reason(code: s
     ],
 )
 def test_terminations_are_classified(cause: str, kind: ActivityKind) -> None:
-    said = f"At 2026-11-21T02:15:00Z {cause}" if cause else ""
-    found = read("Terminating EC2 instance", "Successful", instance="i-0123456789abcdef0", cause=said)
+    full_cause = f"At 2026-11-21T02:15:00Z {cause}" if cause else ""
+    found = read("Terminating EC2 instance", "Successful", instance="i-0123456789abcdef0", cause=full_cause)
     assert found.kind is kind
 
 
@@ -262,16 +262,16 @@ def read(
 
 
 def test_a_failed_launch_and_its_termination_count_once() -> None:
-    words = "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token 1 was abandoned: x"
-    gone = "At 2026-11-22T14:59:00Z an instance was taken out of service in response to a launch failure."
+    message = "Instance failed to complete user's Lifecycle Action: Lifecycle Action with token 1 was abandoned: x"
+    end_cause = "At 2026-11-22T14:59:00Z an instance was taken out of service in response to a launch failure."
     name = "i-0123456789abcdef0"
 
     class Both(Scaling):
         def __init__(self) -> None:
             super().__init__()
             self.lines = [
-                {**_line(1, 1, "Successful", f"Terminating EC2 instance: {name}"), "Cause": gone},
-                {**_line(3, 9, "Cancelled", f"Launching a new EC2 instance: {name}"), "StatusMessage": words},
+                {**_line(1, 1, "Successful", f"Terminating EC2 instance: {name}"), "Cause": end_cause},
+                {**_line(3, 9, "Cancelled", f"Launching a new EC2 instance: {name}"), "StatusMessage": message},
             ]
 
     found = AwsGroups(AwsCalls("us-east-1", lambda _: Both())).activities(["chat"], NOW - timedelta(minutes=10))

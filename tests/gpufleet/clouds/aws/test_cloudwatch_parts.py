@@ -31,7 +31,7 @@ class Client:
     parts: Sequence[Mapping[str, Any]]
 
     def get_paginator(self, operation: str) -> Any:
-        return {"list_metrics": Listed, "get_metric_data": lambda: Told(self.parts)}[operation]()
+        return {"list_metrics": Listed, "get_metric_data": lambda: Answers(self.parts)}[operation]()
 
 
 class Listed:
@@ -41,7 +41,7 @@ class Listed:
 
 
 @dataclass
-class Told:
+class Answers:
     parts: Sequence[Mapping[str, Any]]
 
     def paginate(self, **_: Any) -> Iterator[Mapping[str, Any]]:

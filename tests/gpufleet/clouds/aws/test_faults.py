@@ -60,13 +60,13 @@ class Cloud:
 
 @pytest.fixture
 def cloud() -> Iterator[tuple[Cloud, AwsCalls]]:
-    said = Cloud()
+    fake = Cloud()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             text = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(text).items()}
-            status, body, length = said.answer(form)
+            status, body, length = fake.answer(form)
             self.send_response(status)
             self.send_header("Content-Type", "text/xml")
             self.send_header("Content-Length", str(len(body) if length is None else length))
@@ -90,8 +90,8 @@ def cloud() -> Iterator[tuple[Cloud, AwsCalls]]:
                 config=ONCE,
             )
 
-        yield said, AwsCalls("us-east-1", client)
-        said.silent.set()
+        yield fake, AwsCalls("us-east-1", client)
+        fake.silent.set()
 
 
 def plain(status: int, body: bytes, length: int | None = None) -> Answer:
@@ -102,7 +102,7 @@ WHOLE = listing(instance(1))
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("answers", "message"),
     [
         pytest.param([plain(503, refusal("RequestLimitExceeded"))], "RequestLimitExceeded", id="throttled"),
         pytest.param(
@@ -112,10 +112,12 @@ WHOLE = listing(instance(1))
         ),
         pytest.param([plain(200, WHOLE[:60], len(WHOLE))], "failed", id="connection cut in a page"),
         pytest.param([plain(200, WHOLE[:60])], "failed", id="page cut, length right"),
-        pytest.param([plain(200, listing(key="other"))], "without Reservations", id="page without its list"),
-        pytest.param([plain(200, listing(instance(1, "eu-west-1a")))], "us-east-1 was asked", id="wrong region"),
+        pytest.param([plain(200, listing(key="other"))], "contains no Reservations", id="page without its list"),
         pytest.param(
-            [plain(200, WHOLE.replace(b"instancesSet", b"otherSet"))], "the list is not whole", id="no instances"
+            [plain(200, listing(instance(1, "eu-west-1a")))], "the request was for us-east-1", id="wrong region"
+        ),
+        pytest.param(
+            [plain(200, WHOLE.replace(b"instancesSet", b"otherSet"))], "the list is incomplete", id="no instances"
         ),
         *(
             pytest.param([plain(200, WHOLE.replace(*part))], "cannot be read", id=f"one item without {name}")
@@ -137,13 +139,13 @@ WHOLE = listing(instance(1))
     ids=["of the fleet", "all GPUs"],
 )
 def test_an_incomplete_inventory_is_an_error(
-    cloud: tuple[Cloud, AwsCalls], answers: list[Answer], words: str, read: Callable[[AwsInventory], object]
+    cloud: tuple[Cloud, AwsCalls], answers: list[Answer], message: str, read: Callable[[AwsInventory], object]
 ) -> None:
-    said, calls = cloud
-    said.answers = answers
-    with pytest.raises(CloudError, match=words):
+    fake, calls = cloud
+    fake.answers = answers
+    with pytest.raises(CloudError, match=message):
         read(AwsInventory(calls, "us-east-1", "prod"))
-    assert calls.counts["ec2:describe_instances"] >= len(said.asked), "what was refused was a call, too"
+    assert calls.counts["ec2:describe_instances"] >= len(fake.asked), "what was refused was a call, too"
 
 
 @pytest.mark.parametrize(
@@ -155,70 +157,70 @@ def test_an_incomplete_inventory_is_an_error(
         (b"running", b"odd"),
         (b"us-east-1", b"eu-west-1"),
     ],
-    ids=["no zone", "no launch time", "no type", "a state that nobody knows", "another region"],
+    ids=["no zone", "no launch time", "no type", "an unknown state", "another region"],
 )
 def test_a_malformed_instance_does_not_affect_others(
     cloud: tuple[Cloud, AwsCalls], part: tuple[bytes, bytes]
 ) -> None:
-    said, calls = cloud
+    fake, calls = cloud
     odd = instance(2).encode().replace(*part).decode()
     reader = AwsInstanceHistory(calls, "us-east-1", "prod")
     for read in (reader.listed, reader.gpus, reader.history):
-        said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
+        fake.answers = [plain(200, listing(instance(1), odd, instance(3)))]
         found = read()
         one_by_one = (
-            [life.instance for life in found.records] if isinstance(found, InstanceHistory) else found.instances
+            [record.instance for record in found.records] if isinstance(found, InstanceHistory) else found.instances
         )
         assert [one.id for one in one_by_one] == ["i-1", "i-3"]
         assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
-    said.answers = [plain(200, listing(instance(1), odd, instance(3)))]
+    fake.answers = [plain(200, listing(instance(1), odd, instance(3)))]
     ended = reader.ended(["i-1", "i-2", "i-3"])
     assert [one.id for one in ended] == ["i-1", "i-3"], "why the others ended is known all the same"
 
 
 def test_a_cloud_that_does_not_respond_is_an_error(cloud: tuple[Cloud, AwsCalls]) -> None:
-    said, calls = cloud
+    fake, calls = cloud
 
     def hang(_: dict[str, str]) -> tuple[int, bytes, int | None]:
-        said.silent.wait(10)
+        fake.silent.wait(10)
         return 200, WHOLE, None
 
-    said.answers = [hang]
+    fake.answers = [hang]
     with pytest.raises(CloudError, match="Read timeout"):
         AwsInventory(calls, "us-east-1", "prod").instances()
 
 
 def test_all_pages_are_read_and_counted(cloud: tuple[Cloud, AwsCalls]) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, listing(instance(1), token="n")), plain(200, listing(instance(2)))]
+    fake, calls = cloud
+    fake.answers = [plain(200, listing(instance(1), token="n")), plain(200, listing(instance(2)))]
     assert [one.id for one in AwsInventory(calls, "us-east-1", "prod").instances()] == ["i-1", "i-2"]
     assert calls.counts == {"ec2:describe_instances": 2}
-    assert said.asked[1]["NextToken"] == "n"
+    assert fake.asked[1]["NextToken"] == "n"
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
-        pytest.param(listing(instance(2)), "i-1 was asked for, i-2 came", id="another one"),
-        pytest.param(listing(instance(1), instance(2)), "i-1 was asked for, i-1, i-2 came", id="two"),
-        pytest.param(listing(), "i-1 was asked for, nobody came", id="nobody, and no refusal"),
-        pytest.param(listing(key="other"), "i-1 was asked for, nobody came", id="no list"),
-        pytest.param(listing("<item/>"), "i-1 was asked for, nobody came", id="a reservation of nobody"),
-        pytest.param(listing(instance(1, "eu-west-1a")), "us-east-1 was asked", id="wrong region"),
+        pytest.param(listing(instance(2)), "requested i-1, received i-2", id="another one"),
+        pytest.param(listing(instance(1), instance(2)), "requested i-1, received i-1, i-2", id="two"),
+        pytest.param(listing(), "requested i-1, received no instance", id="none, and no refusal"),
+        pytest.param(listing(key="other"), "requested i-1, received no instance", id="no list"),
+        pytest.param(listing("<item/>"), "requested i-1, received no instance", id="a reservation without instances"),
+        pytest.param(listing(instance(1, "eu-west-1a")), "the request was for us-east-1", id="wrong region"),
     ],
 )
 def test_a_response_about_another_instance_is_an_error(
-    cloud: tuple[Cloud, AwsCalls], answer: bytes, words: str
+    cloud: tuple[Cloud, AwsCalls], answer: bytes, message: str
 ) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, answer)]
-    with pytest.raises(CloudError, match=words):
+    fake, calls = cloud
+    fake.answers = [plain(200, answer)]
+    with pytest.raises(CloudError, match=message):
         AwsInventory(calls, "us-east-1", "prod").instance("i-1")
 
 
 def test_a_known_instance_is_read_and_an_unknown_one_is_none(cloud: tuple[Cloud, AwsCalls]) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, WHOLE), plain(400, refusal("InvalidInstanceID.NotFound"))]
+    fake, calls = cloud
+    fake.answers = [plain(200, WHOLE), plain(400, refusal("InvalidInstanceID.NotFound"))]
     inventory = AwsInventory(calls, "us-east-1", "prod")
     first, second = inventory.instance("i-1"), inventory.instance("i-2")
     assert first is not None and first.id == "i-1"
@@ -228,8 +230,8 @@ def test_a_known_instance_is_read_and_an_unknown_one_is_none(cloud: tuple[Cloud,
 def test_clients_of_the_session_use_the_fast_timestamp_parser(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, WHOLE)]
+    fake, calls = cloud
+    fake.answers = [plain(200, WHOLE)]
     url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
     for name, value in (("ENDPOINT_URL_EC2", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -245,7 +247,7 @@ def test_clients_of_the_session_use_the_fast_timestamp_parser(
 def test_a_poisoned_item_is_isolated_by_halving(
     cloud: tuple[Cloud, AwsCalls], size: int, poisoned: set[int], most: int, code: str
 ) -> None:
-    said, calls = cloud
+    fake, calls = cloud
     bad = {f"i-{number}" for number in poisoned}
     tagged: set[str] = set()
 
@@ -256,7 +258,7 @@ def test_a_poisoned_item_is_isolated_by_halving(
         tagged.update(ids)
         return 200, f"<CreateTagsResponse {NAMESPACE}><return>true</return></CreateTagsResponse>".encode(), None
 
-    said.answers = [answer]
+    fake.answers = [answer]
     ids = [f"i-{number}" for number in range(size)]
     failed = AwsInventory(calls, "us-east-1", "prod").tag(ids, {"k": "v"})
     assert set(failed) == bad
@@ -268,8 +270,8 @@ def test_a_poisoned_item_is_isolated_by_halving(
 @pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "RequestLimitExceeded", "InvalidParameterValue"])
 @pytest.mark.parametrize("write", ["tag", "untag"])
 def test_an_error_that_affects_all_items_needs_one_call(cloud: tuple[Cloud, AwsCalls], code: str, write: str) -> None:
-    said, calls = cloud
-    said.answers = [plain(400, refusal(code))]
+    fake, calls = cloud
+    fake.answers = [plain(400, refusal(code))]
     ids = [f"i-{number}" for number in range(500)]
     inventory = AwsInventory(calls, "us-east-1", "prod")
     failed = inventory.tag(ids, {"k": "v"}) if write == "tag" else inventory.untag(ids, ["k"])
@@ -279,8 +281,8 @@ def test_an_error_that_affects_all_items_needs_one_call(cloud: tuple[Cloud, AwsC
 
 
 def test_a_group_missing_from_the_response_is_an_error(cloud: tuple[Cloud, AwsCalls]) -> None:
-    said, calls = cloud
-    said.answers = [
+    fake, calls = cloud
+    fake.answers = [
         plain(
             200,
             b'<DescribeAutoScalingGroupsResponse xmlns="http://autoscaling.amazonaws.com/doc/2011-01-01/">'
@@ -303,14 +305,14 @@ def test_destructive_calls_are_not_retried(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch, end: Callable[[AwsCalls], None], operation: str
 ) -> None:
     """During a minute of retries, a keep tag could be set and would not be noticed."""
-    said, calls = cloud
-    said.answers = [plain(503, refusal("RequestLimitExceeded"))]
+    fake, calls = cloud
+    fake.answers = [plain(503, refusal("RequestLimitExceeded"))]
     url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
     for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
         monkeypatch.setenv(f"AWS_{name}", value)
     with pytest.raises(CloudError, match="RequestLimitExceeded"):
         end(AwsCalls("us-east-1"))
-    (asked,) = said.asked
+    (asked,) = fake.asked
     assert asked["Action"].startswith(operation)
 
 
@@ -328,8 +330,8 @@ def described(desired: int, capacity_type: str = "spot") -> bytes:
 def test_a_reduction_of_the_size_is_not_retried(
     cloud: tuple[Cloud, AwsCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, described(3)), plain(503, refusal("Throttling"))]
+    fake, calls = cloud
+    fake.answers = [plain(200, described(3)), plain(503, refusal("Throttling"))]
     url = calls._client("ec2").meta.endpoint_url  # pyright: ignore[reportPrivateUsage]
     for name, value in (("ENDPOINT_URL", url), ("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x")):
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -337,11 +339,11 @@ def test_a_reduction_of_the_size_is_not_retried(
     (group,) = groups.groups(["g"])
     with pytest.raises(CloudError, match="Throttling"):
         groups.resize(group, 2)
-    assert [asked["Action"] for asked in said.asked].count("SetDesiredCapacity") == 1
+    assert [asked["Action"] for asked in fake.asked].count("SetDesiredCapacity") == 1
 
 
 def test_an_invalid_capacity_type_tag_is_named(cloud: tuple[Cloud, AwsCalls]) -> None:
-    said, calls = cloud
-    said.answers = [plain(200, described(3, capacity_type="Spot"))]
-    with pytest.raises(CloudError, match=r"g: its tag gpu-fleet:capacity-type is 'Spot', which is none of reserved"):
+    fake, calls = cloud
+    fake.answers = [plain(200, described(3, capacity_type="Spot"))]
+    with pytest.raises(CloudError, match=r"g: its tag gpu-fleet:capacity-type is 'Spot', must be one of reserved"):
         AwsGroups(calls).groups(["g"])

@@ -50,8 +50,8 @@ def read(scaling: Scaling) -> Group:
     [
         pytest.param("User suspended at 2026-02-26T18:56:36Z", False, id="a user"),
         pytest.param("user suspended at 2026-02-26T18:56:36Z", False, id="a user, in other letters"),
-        pytest.param("Suspended by Auto Scaling: launches failed for over 24 hours", True, id="in AWS's words"),
-        pytest.param("", False, id="nobody says who: not ours to resume"),
+        pytest.param("Suspended by Auto Scaling: launches failed for over 24 hours", True, id="as AWS writes it"),
+        pytest.param("", False, id="no user is stated: not ours to resume"),
     ],
 )
 def test_suspensions_by_users_and_by_aws_are_distinguished(reason: str, by_cloud: bool) -> None:

@@ -77,15 +77,15 @@ def client() -> Any:
     return answered(ANSWER)
 
 
-def lives(client: Any) -> list[InstanceRecord]:
+def history_of(client: Any) -> list[InstanceRecord]:
     return list(AwsInstanceHistory(AwsCalls(REGION, lambda _: client), REGION, ENVIRONMENT).history().records)
 
 
 def test_both_parsers_give_the_same_history(client: Any) -> None:
-    whole = lives(client)
-    assert [life.instance.id for life in whole] == ["i-spot", "i-paid", "i-taken"]
-    assert [life.preempted for life in whole] == [False, False, True]
-    assert lives(lean(client)) == whole
+    whole = history_of(client)
+    assert [record.instance.id for record in whole] == ["i-spot", "i-paid", "i-taken"]
+    assert [record.preempted for record in whole] == [False, False, True]
+    assert history_of(lean(client)) == whole
 
 
 class _Recording(dict[str, Any]):
@@ -104,7 +104,7 @@ class _Recording(dict[str, Any]):
         return super().get(name, default)
 
 
-class _Told(AwsCalls):
+class _RecordingCalls(AwsCalls):
     """Calls that return recording instances, from a client with the default parser."""
 
     def __init__(self, client: Any, asked: set[str]) -> None:
@@ -118,19 +118,19 @@ class _Told(AwsCalls):
 
 def test_the_kept_fields_are_those_that_the_code_reads(client: Any) -> None:
     asked: set[str] = set()
-    found = AwsInstanceHistory(_Told(client, asked), REGION, ENVIRONMENT)
+    found = AwsInstanceHistory(_RecordingCalls(client, asked), REGION, ENVIRONMENT)
     assert (len(found.history().records), len(found.gpus().instances)) == (3, 3)
     assert asked == INSTANCE
 
 
 def test_the_fast_parser_returns_no_other_fields(client: Any) -> None:
     (first, *_) = lean(client).describe_instances()["Reservations"]
-    (told,) = first["Instances"]
-    assert (set(first), set(told) <= INSTANCE) == ({"Instances"}, True)
-    assert (told["State"], told["Placement"]) == ({"Name": "running"}, {"AvailabilityZone": "us-east-1a"})
+    (read,) = first["Instances"]
+    assert (set(first), set(read) <= INSTANCE) == ({"Instances"}, True)
+    assert (read["State"], read["Placement"]) == ({"Name": "running"}, {"AvailabilityZone": "us-east-1a"})
 
 
-WORDS = st.text(st.characters(exclude_categories=("C",)), max_size=4)
+TEXTS = st.text(st.characters(exclude_categories=("C",)), max_size=4)
 LEAVES: Final = (
     "capacityReservationId", "imageId", "instanceId", "instanceLifecycle", "instanceType", "privateIpAddress",
     "reason", "subnetId",
@@ -150,7 +150,7 @@ def element(name: str, inside: str) -> str:
 def leaves(names: tuple[str, ...]) -> st.SearchStrategy[str]:
     """A subset of these elements in any order, with any text."""
     some = st.lists(st.sampled_from(names), unique=True).flatmap(
-        lambda chosen: st.tuples(*(st.tuples(st.just(name), WORDS) for name in chosen))
+        lambda chosen: st.tuples(*(st.tuples(st.just(name), TEXTS) for name in chosen))
     )
     return some.map(lambda found: "".join(element(name, escape(text)) for name, text in found))
 
@@ -194,7 +194,7 @@ def readings() -> tuple[_Reading, _Reading]:
 
 
 @settings(max_examples=25)
-@given(RESERVATIONS, SPACES, st.none() | WORDS)
+@given(RESERVATIONS, SPACES, st.none() | TEXTS)
 def test_both_parsers_agree_for_any_response(
     readings: tuple[_Reading, _Reading], reservations: list[list[str] | None], space: str, token: str | None
 ) -> None:
@@ -224,18 +224,18 @@ REFUSED = "<Response><Errors><Error><Code>{0}</Code><Message>no</Message></Error
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "message"),
     [
         pytest.param(REFUSED.format("UnauthorizedOperation"), 403, "UnauthorizedOperation: no", id="refused"),
         pytest.param("<html>busy</html>", 503, "503", id="not from the cloud"),
         pytest.param(ANSWER[:-200], 200, "invalid XML", id="cut"),
-        pytest.param("<Answer><requestId>1</requestId></Answer>", 200, "came without Reservations", id="no list"),
+        pytest.param("<Answer><requestId>1</requestId></Answer>", 200, "contains no Reservations", id="no list"),
     ],
 )
-def test_errors_are_the_same_with_both_parsers(body: str, status: int, words: str) -> None:
-    said: list[str] = []
+def test_errors_are_the_same_with_both_parsers(body: str, status: int, message: str) -> None:
+    messages: list[str] = []
     for client in (answered(body, status), lean(answered(body, status))):
-        with pytest.raises(CloudError, match=words) as error:
-            lives(client)
-        said.append(str(error.value))
-    assert said[0] == said[1]
+        with pytest.raises(CloudError, match=message) as error:
+            history_of(client)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]

@@ -17,28 +17,28 @@ from gpufleet.clouds.aws.moments import moment
 )
 def test_iso_timestamps_are_parsed_as_by_botocore(microseconds: int, zone: timezone, precision: str) -> None:
     at = datetime.fromtimestamp(0, zone) + timedelta(microseconds=microseconds)
-    said = at.isoformat(timespec=precision).replace("+00:00", "Z")
-    assert moment(said) == parse_timestamp(said)
+    value = at.isoformat(timespec=precision).replace("+00:00", "Z")
+    assert moment(value) == parse_timestamp(value)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "value",
     [
         pytest.param(1763755200, id="epoch"),
         pytest.param(1763755200.25, id="epoch with a part"),
         pytest.param("1763755200", id="epoch as text"),
-        pytest.param("Fri, 21 Nov 2025 20:00:00 GMT", id="as HTTP says it"),
+        pytest.param("Fri, 21 Nov 2025 20:00:00 GMT", id="as in HTTP"),
         pytest.param("2025-11-21", id="a day"),
         pytest.param("2025-11-21T20:00:00", id="no zone"),
         pytest.param("20251121T200000Z", id="basic form"),
     ],
 )
-def test_other_formats_are_parsed_as_by_botocore(said: str | float) -> None:
-    found = moment(said)
-    assert (found, found.tzinfo is None) == (parse_timestamp(said), parse_timestamp(said).tzinfo is None)
+def test_other_formats_are_parsed_as_by_botocore(value: str | float) -> None:
+    found = moment(value)
+    assert (found, found.tzinfo is None) == (parse_timestamp(value), parse_timestamp(value).tzinfo is None)
 
 
-@pytest.mark.parametrize("said", ["", "T", "yesterday", "2025-13-45T99:00:00Z"])
-def test_an_invalid_timestamp_is_an_error(said: str) -> None:
+@pytest.mark.parametrize("value", ["", "T", "yesterday", "2025-13-45T99:00:00Z"])
+def test_an_invalid_timestamp_is_an_error(value: str) -> None:
     with pytest.raises(ValueError, match="Invalid timestamp"):
-        moment(said)
+        moment(value)

@@ -41,11 +41,11 @@ def region_of(answer: Mapping[str, Any]) -> str:
 def test_instances(name: str) -> None:
     answer = placebo(name)
     region = region_of(answer)
-    told = {i["InstanceId"]: i for held in answer["Reservations"] for i in held["Instances"]}
+    expected = {i["InstanceId"]: i for held in answer["Reservations"] for i in held["Instances"]}
     found = AwsInventory(calls(answer, region), region, "test").instances()
-    assert {i.id for i in found} == set(told)
+    assert {i.id for i in found} == set(expected)
     for one in found:
-        raw = told[one.id]
+        raw = expected[one.id]
         assert (one.machine_type, one.zone) == (raw["InstanceType"], raw["Placement"]["AvailabilityZone"])
         assert (one.capacity_type is CapacityType.SPOT) is (raw.get("InstanceLifecycle") == "spot")
         user = raw.get("StateTransitionReason", "").startswith("User initiated (") and one.state in ENDED
@@ -56,10 +56,10 @@ def test_instances(name: str) -> None:
 def test_instance_history(name: str) -> None:
     answer = placebo(name)
     region = region_of(answer)
-    for life in AwsInstanceHistory(calls(answer, region), region, "test").history().records:
-        stated = life.instance.end_reason is ActivityKind.ENDED_BY_PERSON
-        assert (life.ended_at is not None) is stated, "a user's end has a time, and nothing else here has one"
-        assert not life.preempted
+    for record in AwsInstanceHistory(calls(answer, region), region, "test").history().records:
+        stated = record.instance.end_reason is ActivityKind.ENDED_BY_PERSON
+        assert (record.ended_at is not None) is stated, "a user's end has a time, and nothing else here has one"
+        assert not record.preempted
 
 
 def test_a_new_instance_has_no_end_reason() -> None:
@@ -99,9 +99,9 @@ def test_many_ended_instances_are_requested_in_parts() -> None:
 @pytest.mark.parametrize("name", GROUPS)
 def test_groups(name: str) -> None:
     answer = placebo(name)
-    told = {raw["AutoScalingGroupName"]: raw for raw in answer["AutoScalingGroups"]}
-    for group in AwsGroups(calls(answer)).groups(list(told)):
-        raw = told[group.name]
+    expected = {raw["AutoScalingGroupName"]: raw for raw in answer["AutoScalingGroups"]}
+    for group in AwsGroups(calls(answer)).groups(list(expected)):
+        raw = expected[group.name]
         assert group.instance_ids == tuple(member["InstanceId"] for member in raw["Instances"])
         assert (group.desired, group.leaving) == (raw["DesiredCapacity"], frozenset())
         assert group.zone == (raw["AvailabilityZones"][0] if len(raw["AvailabilityZones"]) == 1 else None)
@@ -130,15 +130,15 @@ def test_a_process_suspended_by_the_stack_is_not_reported() -> None:
 
 def test_capacity_reservations() -> None:
     answer = placebo("ec2_describe_capacity_reservations.json")
-    told = [raw for raw in answer["CapacityReservations"] if raw["State"] in ("active", "expired")]
-    region = told[0]["AvailabilityZone"][:-1]
+    expected = [raw for raw in answer["CapacityReservations"] if raw["State"] in ("active", "expired")]
+    region = expected[0]["AvailabilityZone"][:-1]
     found = AwsInstanceHistory(calls(answer, region), region, "test").paid()
     assert [(one.reservation, one.instances, one.ends_at, one.available) for one in found] == [
         (
             raw["CapacityReservationId"], raw["TotalInstanceCount"], None,
             raw["AvailableInstanceCount"] if raw["State"] == "active" else None,
         )
-        for raw in told
+        for raw in expected
     ]  # fmt: skip
 
 
@@ -248,17 +248,17 @@ def test_recorded_messages_are_classified(sentence: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "error"),
     [("UnauthorizedOperation", None), ("AccessDenied", None), ("InvalidCapacityReservationId.NotFound", CloudError)],
 )
-def test_use_by_account_is_unknown_without_permission(code: str, told: type[CloudError] | None) -> None:
+def test_use_by_account_is_unknown_without_permission(code: str, error: type[CloudError] | None) -> None:
     class Refusing:
         def get_capacity_reservation_usage(self, **_: Any) -> Any:
             raise ClientError({"Error": {"Code": code, "Message": "no"}}, "GetCapacityReservationUsage")
 
-    lives = AwsInstanceHistory(AwsCalls("us-east-1", lambda _: Refusing()), "us-east-1", "test")
-    if told is None:
-        assert lives.used_by("cr-1") is None
+    history = AwsInstanceHistory(AwsCalls("us-east-1", lambda _: Refusing()), "us-east-1", "test")
+    if error is None:
+        assert history.used_by("cr-1") is None
         return
-    with pytest.raises(told, match=code):
-        lives.used_by("cr-1")
+    with pytest.raises(error, match=code):
+        history.used_by("cr-1")

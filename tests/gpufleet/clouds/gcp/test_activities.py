@@ -118,9 +118,9 @@ class Project:
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
-    with compute() as said:
-        monkeypatch.setenv(ENDPOINT, said.url)
-        yield said
+    with compute() as fake:
+        monkeypatch.setenv(ENDPOINT, fake.url)
+        yield fake
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ FLEET = document(entry("spot-a"), entry("spot-b", zone=OTHER), entry("wide", "on
 NAMES = ("spot-a", "spot-b", "wide")
 
 
-def told(since: datetime = NOW - 5 * MINUTE) -> list[tuple[str, ActivityKind, str | None]]:
+def observed(since: datetime = NOW - 5 * MINUTE) -> list[tuple[str, ActivityKind, str | None]]:
     found = GoogleGroups(GoogleCalls("p"), FLEET).activities(NAMES, since)
     return [(one.group, one.kind, one.instance_id) for one in found]
 
@@ -145,9 +145,9 @@ def told(since: datetime = NOW - 5 * MINUTE) -> list[tuple[str, ActivityKind, st
 def test_launches_are_reported_when_they_finish(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2")
     project.operation("insert", "test-spot-b-z3z4", zone=OTHER, status="RUNNING", progress=0, endTime="")
-    project.operation("insert", "somebody-else-x1y2")
+    project.operation("insert", "other-project-x1y2")
     project.operation("setLabels", "test-spot-a-x1y2")
-    assert told() == [
+    assert observed() == [
         ("spot-b", K.IN_PROGRESS, "test-spot-b-z3z4"),
         ("spot-a", K.LAUNCHED, "test-spot-a-x1y2"),
     ]
@@ -158,7 +158,7 @@ def test_launches_are_reported_when_they_finish(project: Project) -> None:
 def test_launches_and_losses_of_a_regional_group_are_reported(project: Project) -> None:
     project.operation("insert", "test-wide-x1y2", zone=OTHER)
     project.operation("compute.instances.guestTerminate", "test-wide-x1y2", NOW + MINUTE, zone=OTHER)
-    assert told() == [("wide", K.LAUNCHED, "test-wide-x1y2"), ("wide", K.ENDED_UNSTATED, "test-wide-x1y2")]
+    assert observed() == [("wide", K.LAUNCHED, "test-wide-x1y2"), ("wide", K.ENDED_UNSTATED, "test-wide-x1y2")]
 
 
 def test_a_refusal_has_its_cause_and_zones_with_capacity(project: Project) -> None:
@@ -181,7 +181,7 @@ def test_only_spot_is_preempted_during_creation(project: Project) -> None:
     odd = {"errors": [{"code": "UNSUPPORTED_OPERATION", "message": ""}]}
     project.operation("insert", "test-spot-a-x1y2", error=odd)
     project.operation("insert", "test-wide-x1y2", error=odd)
-    assert told() == [("spot-a", K.PREEMPTED, "test-spot-a-x1y2"), ("wide", K.UNKNOWN, "test-wide-x1y2")]
+    assert observed() == [("spot-a", K.PREEMPTED, "test-spot-a-x1y2"), ("wide", K.UNKNOWN, "test-wide-x1y2")]
 
 
 LOSSES = [
@@ -190,11 +190,11 @@ LOSSES = [
         K.PREEMPTED,
         id="preempted",
     ),
-    pytest.param([("delete", {"user": "someone@example.com"})], K.ENDED_BY_PERSON, id="deleted by a person"),
-    pytest.param([("stop", {"user": "someone@example.com"}), ("delete", {})], K.ENDED_BY_PERSON, id="stopped"),
+    pytest.param([("delete", {"user": "person@example.com"})], K.ENDED_BY_PERSON, id="deleted by a person"),
+    pytest.param([("stop", {"user": "person@example.com"}), ("delete", {})], K.ENDED_BY_PERSON, id="stopped"),
     pytest.param(
         [
-            ("delete", {"user": "someone@example.com"}),
+            ("delete", {"user": "person@example.com"}),
             ("compute.instances.repair.recreateInstance", {"targetId": "0", "statusMessage": "status is DELETED"}),
         ],
         K.ENDED_BY_PERSON,
@@ -230,19 +230,19 @@ def test_each_end_has_one_cause(project: Project, operations: list[Any], kind: A
     for index, (what, more) in enumerate(operations):
         project.operation(what, "test-spot-a-x1y2", NOW + index * timedelta(seconds=20), **more)
     project.operation("insert", "test-spot-a-x1y2", NOW + 2 * MINUTE, number=8)
-    assert [one[1] for one in told()] == [K.LAUNCHED, kind, K.LAUNCHED]
+    assert [one[1] for one in observed()] == [K.LAUNCHED, kind, K.LAUNCHED]
 
 
 def test_the_repair_of_an_earlier_loss_is_not_a_second_loss(project: Project) -> None:
     project.operation("compute.instances.preempted", "test-spot-a-x1y2", NOW - MINUTE)
     project.operation("compute.instances.repair.recreateInstance", "test-spot-a-x1y2", NOW + MINUTE)
-    assert told(since=NOW) == [], "told by the look before"
+    assert observed(since=NOW) == [], "the previous read reported it"
 
 
 def test_only_recent_operations_are_read_with_one_list_per_zone(project: Project, google: Compute) -> None:
     project.page = 10
     for index in range(100):
-        project.operation("insert", "somebody-else-x1y2", NOW - index * 10 * MINUTE)
+        project.operation("insert", "other-project-x1y2", NOW - index * 10 * MINUTE)
     groups = GoogleGroups(GoogleCalls("p"), FLEET)
     groups.groups(NAMES)
     google.asked.clear()
@@ -382,13 +382,13 @@ def test_a_size_that_changed_meanwhile_is_a_conflict(project: Project, google: C
     seen, *_ = groups.groups(NAMES)
     project.groups["spot-a"] |= {"targetSize": 3}
     seconds[0] += 11
-    with pytest.raises(ConflictError, match="was 1 when seen, it is 3"):
+    with pytest.raises(ConflictError, match="was 1 when it was read, and is 3"):
         groups.resize(seen, 2)
 
 
 def test_a_missing_group_is_named(project: Project) -> None:
     del project.groups["wide"]
-    with pytest.raises(CloudError, match="does not know the group wide"):
+    with pytest.raises(CloudError, match="the cloud has no group wide"):
         GoogleGroups(GoogleCalls("p"), FLEET).groups(NAMES)
 
 
@@ -479,7 +479,7 @@ def machine(status: str = "TERMINATED", model: str = "SPOT", **more: Any) -> dic
     ("row", "operations", "reason"),
     [
         pytest.param(machine("RUNNING"), [], None, id="it lives"),
-        pytest.param(machine(), [], K.PREEMPTED, id="spot, stopped, and no operation says why"),
+        pytest.param(machine(), [], K.PREEMPTED, id="spot, stopped, and no operation states why"),
         pytest.param(machine(), [("compute.instances.preempted", {})], K.PREEMPTED, id="preempted"),
         pytest.param(machine("STOPPING"), [("compute.instances.preempted", {})], K.PREEMPTED, id="being preempted"),
         pytest.param(
@@ -491,10 +491,10 @@ def machine(status: str = "TERMINATED", model: str = "SPOT", **more: Any) -> dic
         pytest.param(
             machine(), [("compute.instances.guestTerminate", {})], K.ENDED_UNSTATED, id="spot that powered itself off"
         ),
-        pytest.param(machine("STOPPING"), [], None, id="stopping, and no operation says why"),
+        pytest.param(machine("STOPPING"), [], None, id="stopping, and no operation states why"),
         pytest.param(machine(), [("stop", {"user": "a@example.com"})], K.ENDED_BY_PERSON, id="stopped by a person"),
         pytest.param(machine("STOPPING"), [("delete", {})], K.ENDED, id="ended through its group"),
-        pytest.param(machine(model="STANDARD"), [], None, id="on demand, and no operation says why"),
+        pytest.param(machine(model="STANDARD"), [], None, id="on demand, and no operation states why"),
         pytest.param(machine(metadata={}), [], None, id="of no group"),
     ],
 )
@@ -533,13 +533,13 @@ def test_an_operation_without_valid_times_is_omitted(project: Project) -> None:
     project.operation("insert", "test-spot-a-x1y2", NOW)
     project.operation("compute.instances.preempted", "test-spot-a-z3z4", NOW, insertTime="")
     project.operation("compute.instances.preempted", "test-spot-a-z5z6", NOW, endTime="soon")
-    assert told() == [("spot-a", K.LAUNCHED, "test-spot-a-x1y2")]
+    assert observed() == [("spot-a", K.LAUNCHED, "test-spot-a-x1y2")]
 
 
 def test_a_group_error_without_a_time_affects_only_that_group(project: Project) -> None:
     project.errors["spot-a"] = [{"timestamp": "", "error": STOCKOUT}]
     groups = GoogleGroups(GoogleCalls("p"), FLEET)
-    with pytest.raises(CloudError, match="an error of spot-a has no time"):
+    with pytest.raises(CloudError, match="an error of spot-a has an unreadable time"):
         groups.activities(["spot-a"], NOW - 5 * MINUTE)
     assert groups.activities(["spot-b"], NOW - 5 * MINUTE) == ()
 

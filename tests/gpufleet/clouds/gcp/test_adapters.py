@@ -82,7 +82,7 @@ def test_instances_have_the_fields_that_watchdogs_need(google: Google) -> None:
     assert found.state is InstanceState.RUNNING
     assert (found.private_address or "").startswith(google.cloud.places.network)
     assert datetime.now(UTC) - found.launched_at < timedelta(minutes=5)
-    assert inventory().instance("nobody") is None
+    assert inventory().instance("missing") is None
     assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").instances() == ()
     assert GoogleInventory(GoogleCalls(PROJECT), REGION, "other").gpus().instances, "whoever made them"
     assert GoogleInventory(GoogleCalls(PROJECT), "europe-west4", "test").gpus().instances == ()
@@ -101,8 +101,8 @@ def test_labels_are_written_and_removed_and_others_stay(google: Google) -> None:
     again = mine.instance(name)
     assert again is not None
     assert tags.IDLE_SINCE not in again.tags
-    failed = mine.tag([name, "nobody"], {tags.IDLE_SINCE: "x"})
-    assert list(failed) == ["nobody"]
+    failed = mine.tag([name, "missing"], {tags.IDLE_SINCE: "x"})
+    assert list(failed) == ["missing"]
 
 
 def test_a_size_is_written_only_over_the_one_that_was_seen(google: Google) -> None:
@@ -111,10 +111,10 @@ def test_a_size_is_written_only_over_the_one_that_was_seen(google: Google) -> No
     (seen,) = groups.groups(["sized"])
     assert (seen.desired, seen.max, seen.zone, len(seen.instance_ids)) == (1, 3, ZONE, 1)
     groups.resize(seen, 2)
-    with pytest.raises(ConflictError, match="was 1 when seen, it is 2"):
+    with pytest.raises(ConflictError, match="was 1 when it was read, and is 2"):
         groups.resize(seen, 3)
-    with pytest.raises(CloudError, match="does not know the group nobody"):
-        groups.groups(["nobody"])
+    with pytest.raises(CloudError, match="has no group missing"):
+        groups.groups(["missing"])
 
 
 def test_a_failed_creation_is_not_an_instance(google: Google) -> None:
@@ -139,7 +139,7 @@ def test_ending_an_instance_lowers_the_size_or_recreates_it(google: Google) -> N
     groups.end(first, "ended", lower_desired=True)  # already left: no error
     born = google.instance(second).creation_timestamp
     groups.end(second, "ended", lower_desired=False)
-    wait_for("it is made anew", lambda: _born(google, second) not in (None, born))
+    wait_for("it is recreated", lambda: _born(google, second) not in (None, born))
     assert groups.groups(["ended"])[0].desired == 1
 
 
@@ -211,7 +211,7 @@ def rollouts(described: FleetDocument, agents: Agents) -> GoogleRollouts:
         inventory=inventory(described.pools[0].groups[0].name),
         agents=agents,
         pool=described.pools[0],
-        say=lambda _: None,
+        announce=lambda _: None,
     )
 
 
@@ -228,7 +228,8 @@ def renewed(google: Google, group: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit"), [pytest.param("spot", 3, id="with room"), pytest.param("reserved", 2, id="without room")]
+    ("kind", "limit"),
+    [pytest.param("spot", 3, id="with headroom"), pytest.param("reserved", 2, id="without headroom")],
 )
 def test_a_rollout_replaces_every_instance_and_keeps_the_size(google: Google, kind: str, limit: int) -> None:
     name = f"roll-{kind}"
@@ -289,15 +290,15 @@ def test_history_and_reservations_are_read(google: Google) -> None:
         }
     )
     google.finish(reservations.insert_unary(project=PROJECT, zone=ZONE, reservation_resource=body))
-    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
-    assert [life.instance.id for life in lives.history().records] == [name]
-    (paid,) = lives.paid()
+    history = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
+    assert [record.instance.id for record in history.history().records] == [name]
+    (paid,) = history.paid()
     assert (paid.reservation, paid.zone, paid.machine_type, paid.instances) == ("paid", ZONE, "g2-standard-8", 2)
     assert paid.ends_at == datetime(2030, 3, 1, tzinfo=UTC)
     assert paid.available == 2
     assert not list(NoPriceSource().prices(["g2-standard-8"], datetime.now(UTC), datetime.now(UTC)))
     google.finish(reservations.delete_unary(project=PROJECT, zone=ZONE, reservation="paid"))
-    assert lives.paid() == ()
+    assert history.paid() == ()
 
 
 def test_a_flex_start_instance_has_an_end_time(google: Google) -> None:
@@ -309,10 +310,10 @@ def test_a_flex_start_instance_has_an_end_time(google: Google) -> None:
     assert timedelta(days=1) <= seen.ends_at - seen.launched_at <= timedelta(days=1) + LONG
 
 
-def told(name: str, since: datetime) -> Any:
+def reported_end(name: str, since: datetime) -> Any:
     """Wait until the cloud reports the end of an instance that is no longer listed."""
-    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
-    (found,) = wait_for("the end", lambda: [e for e in lives.endings([ZONE]) if e.instance_id == name])
+    history = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
+    (found,) = wait_for("the end", lambda: [e for e in history.endings([ZONE]) if e.instance_id == name])
     assert since - timedelta(seconds=1) <= found.ended_at <= datetime.now(UTC) + timedelta(seconds=1)
     return found
 
@@ -321,12 +322,12 @@ def test_operations_report_how_an_instance_ended(google: Google) -> None:
     since = datetime.now(UTC)
     preempted, dismissed, deleted = (member.name for member in made(google, "endings", 3))
     google.control("POST", "preempt", {"instance": preempted, "notice_s": 1, "capacity_lost": True})
-    assert told(preempted, since).preempted
+    assert reported_end(preempted, since).preempted
     described = document("endings")
     GoogleGroups(GoogleCalls(PROJECT), described).end(dismissed, "endings", lower_desired=True)
-    assert not told(dismissed, since).preempted
+    assert not reported_end(dismissed, since).preempted
     google.instances.delete_unary(project=PROJECT, zone=ZONE, instance=deleted)
-    assert not told(deleted, since).preempted
+    assert not reported_end(deleted, since).preempted
 
 
 def test_a_recreated_instance_has_its_own_end(google: Google) -> None:
@@ -334,19 +335,19 @@ def test_a_recreated_instance_has_its_own_end(google: Google) -> None:
     first = inventory().instance(name)
     assert first is not None
     google.control("POST", "preempt", {"instance": name, "notice_s": 1})
-    lives = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
+    history = GoogleInstanceHistory(GoogleCalls(PROJECT), REGION, "test")
 
     def renewed() -> Any:
         found = inventory().instance(name)
         return found if found and found.launched_at > first.launched_at and found.alive else None
 
-    second = wait_for("the next life", renewed)
-    (end,) = [e for e in lives.endings([ZONE]) if e.instance_id == name]
+    second = wait_for("the next record", renewed)
+    (end,) = [e for e in history.endings([ZONE]) if e.instance_id == name]
     assert end.preempted and first.launched_at <= end.ended_at <= second.launched_at
     GoogleGroups(GoogleCalls(PROJECT), document("again")).end(name, "again", lower_desired=True)
 
     def both() -> Any:
-        found = sorted((e for e in lives.endings([ZONE]) if e.instance_id == name), key=lambda e: e.ended_at)
+        found = sorted((e for e in history.endings([ZONE]) if e.instance_id == name), key=lambda e: e.ended_at)
         return found if len(found) == 2 else None
 
     assert [end.preempted for end in wait_for("both ends", both)] == [True, False]
@@ -354,6 +355,6 @@ def test_a_recreated_instance_has_its_own_end(google: Google) -> None:
 
 def test_an_error_has_the_call_the_project_and_googles_message(google: Google) -> None:
     calls = GoogleCalls(PROJECT)
-    with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*nobody.* not found"):
-        calls.one("instances", "get", zone=ZONE, instance="nobody")
+    with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*missing.* not found"):
+        calls.one("instances", "get", zone=ZONE, instance="missing")
     assert calls.counts == {"compute:instances.get": 1}

@@ -64,8 +64,8 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
 
 def _post(google: Google, path: str, body: Any) -> None:
     url = f"{google.cloud.places.google_url}{path}"
-    wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=local_token.BEARER)
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=local_token.BEARER)
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -122,8 +122,8 @@ def _ready(google: Google) -> tuple[str, str]:
 
 def test_an_agent_boots_serves_and_drains_on_preemption(google: Google) -> None:
     name, address = _ready(google)
-    wish = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    request = urllib.request.Request(f"http://{address}:8000/v1/models", headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert json.load(answer)["data"][0]["id"] == "chat"
     with urllib.request.urlopen(f"http://{address}:9400/metrics", timeout=60) as answer:
         assert answer.read().decode().count("DCGM_FI_PROF_GR_ENGINE_ACTIVE{") == 1

@@ -23,11 +23,21 @@ from tests.fixtures.networks import served
 PROJECT, REGION = "gpu-fleet-local", "us-central1"
 
 
-def said(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
+def bootstrap(cloud: RunningCloud, environment: str, *more: str) -> tuple[int, Any]:
     """Run `gpufleet bootstrap`. Returns the exit code and the JSON output."""
     # --shared-project, because all tests use one project
-    words = ["bootstrap", environment, "--region", REGION, "--project", PROJECT, "--shared-project", "--json", *more]
-    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    arguments = [
+        "bootstrap",
+        environment,
+        "--region",
+        REGION,
+        "--project",
+        PROJECT,
+        "--shared-project",
+        "--json",
+        *more,
+    ]
+    done = CliRunner().invoke(build("bootstrap"), arguments, env={ENDPOINT: cloud.places.google_url})
     assert done.exit_code in (0, 3), (done.output, done.exception)
     return done.exit_code, json.loads(done.stdout)
 
@@ -43,10 +53,10 @@ def held(cloud: RunningCloud, path: str) -> Mapping[str, Any]:
 def test_resources_are_listed_then_created_then_found(cloud: RunningCloud) -> None:
     buckets = held(cloud, f"/storage/v1/b?project={PROJECT}").get("items", [])
     shared = any(bucket["name"] == f"gpu-fleet-state-{PROJECT}" for bucket in buckets)  # created by another test
-    code, answer = said(cloud, "dev")
+    code, answer = bootstrap(cloud, "dev")
     assert (code, answer["missing"]) == (3, 3 if shared else 4)
     assert answer["orders"]["public_keys"] == []
-    code, answer = said(cloud, "dev", "--apply")
+    code, answer = bootstrap(cloud, "dev", "--apply")
     assert (code, answer["missing"]) == (0, 0)
     assert answer["PULUMI_BACKEND_URL"] == f"gs://gpu-fleet-state-{PROJECT}"
     key = f"projects/{PROJECT}/locations/{REGION}/keyRings/gpu-fleet/cryptoKeys/dev"
@@ -60,9 +70,9 @@ def test_resources_are_listed_then_created_then_found(cloud: RunningCloud) -> No
     assert engine.is_key(first[0])
     assert answer["orders"]["public_keys"] == [OrderKey(first[1]).public.text]
 
-    assert said(cloud, "dev", "--apply")[0] == 0
+    assert bootstrap(cloud, "dev", "--apply")[0] == 0
     assert [value(cloud, name) for name in names] == first
-    assert said(cloud, "prod")[1]["missing"] == 3  # both environments share the bucket
+    assert bootstrap(cloud, "prod")[1]["missing"] == 3  # both environments share the bucket
 
 
 def value(cloud: RunningCloud, name: str) -> str:
@@ -71,31 +81,40 @@ def value(cloud: RunningCloud, name: str) -> str:
 
 
 def test_the_entries_for_the_settings_file_are_printed(cloud: RunningCloud) -> None:
-    words = ["bootstrap", "told", "--region", REGION, "--project", PROJECT, "--shared-project", "--apply"]
-    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
-    public = said(cloud, "told")[1]["orders"]["public_keys"][0]
+    arguments = ["bootstrap", "printed", "--region", REGION, "--project", PROJECT, "--shared-project", "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), arguments, env={ENDPOINT: cloud.places.google_url})
+    public = bootstrap(cloud, "printed")[1]["orders"]["public_keys"][0]
     assert done.stdout.splitlines()[2:] == [
-        "# in stacks/config/Pulumi.gcp-told.yaml, below gpu-fleet:fleet:",
-        "#   engine_key: gpu-fleet-told-engine-key",
+        "# in stacks/config/Pulumi.gcp-printed.yaml, below gpu-fleet:fleet:",
+        "#   engine_key: gpu-fleet-printed-engine-key",
         "#   orders:",
-        "#     private_key: gpu-fleet-told-order-key",
+        "#     private_key: gpu-fleet-printed-order-key",
         f"#     public_keys: [{public}]",
     ]
 
 
 def test_a_project_of_another_environment_is_refused(cloud: RunningCloud) -> None:
-    said(cloud, "first", "--apply")
-    words = ["bootstrap", "second", "--region", REGION, "--project", PROJECT, "--apply"]
-    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    bootstrap(cloud, "first", "--apply")
+    arguments = ["bootstrap", "second", "--region", REGION, "--project", PROJECT, "--apply"]
+    done = CliRunner().invoke(build("bootstrap"), arguments, env={ENDPOINT: cloud.places.google_url})
     assert done.exit_code != 0
     assert "first" in str(done.exception) and "--shared-project" in str(done.exception)
-    assert said(cloud, "second")[1]["missing"] == 3, "the bucket alone is there"
-    assert said(cloud, "first", "--apply")[0] == 0, "the same environment again"
+    assert bootstrap(cloud, "second")[1]["missing"] == 3, "the bucket alone is there"
+    assert bootstrap(cloud, "first", "--apply")[0] == 0, "the same environment again"
 
 
 def test_a_name_of_another_environment_is_refused(cloud: RunningCloud) -> None:
-    words = ["bootstrap", "dev", "--region", REGION, "--project", PROJECT, "--order-key", "gpu-fleet-prod-order-key"]
-    done = CliRunner().invoke(build("bootstrap"), words, env={ENDPOINT: cloud.places.google_url})
+    arguments = [
+        "bootstrap",
+        "dev",
+        "--region",
+        REGION,
+        "--project",
+        PROJECT,
+        "--order-key",
+        "gpu-fleet-prod-order-key",
+    ]
+    done = CliRunner().invoke(build("bootstrap"), arguments, env={ENDPOINT: cloud.places.google_url})
     assert done.exit_code != 0
     assert "begin with gpu-fleet-dev-" in str(done.exception or done.output)
 
@@ -117,26 +136,26 @@ def test_missing_bucket_settings_are_applied(
 ) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     # a separate project, because other tests count missing resources
-    rest, wanted = GoogleRest(), Foundation(project="half-made", region=REGION, environment="dev")
-    step = next(steps(rest, wanted))
+    google, wanted = GoogleRest(), Foundation(project="half-made", region=REGION, environment="dev")
+    step = next(steps(google, wanted))
     if not step.present:
         step.make()
-    rest.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", UNSET[lacked])
-    step = next(steps(rest, wanted))
+    google.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", UNSET[lacked])
+    step = next(steps(google, wanted))
     assert not step.present
     assert step.what.endswith(f"it is there and lacks {lacked}")
     step.make()
-    assert next(steps(rest, wanted)).present
+    assert next(steps(google, wanted)).present
 
 
 def test_a_bucket_of_another_project_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Google returns a bucket of another project by name if that project permits it."""
     name = Foundation(project=PROJECT, region=REGION, environment="dev").bucket
-    strangers = {"name": name, "versioning": {"enabled": True}}
+    foreign_bucket = {"name": name, "versioning": {"enabled": True}}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.reply(200, {} if "?project=" in self.path else strangers)
+            self.reply(200, {} if "?project=" in self.path else foreign_bucket)
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -161,15 +180,15 @@ def test_a_bucket_of_another_project_counts_as_missing(monkeypatch: pytest.Monke
 def test_a_secret_without_a_value_gets_one(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     wanted = Foundation(project=PROJECT, region=REGION, environment="half")
-    rest = GoogleRest()
-    rest.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.engine_key}", {})
-    step = list(steps(rest, wanted))[2]
+    google = GoogleRest()
+    google.ask("secretmanager", "POST", f"/v1/projects/{PROJECT}/secrets?secretId={wanted.engine_key}", {})
+    step = list(steps(google, wanted))[2]
     assert not step.present
     step.make()
-    assert list(steps(rest, wanted))[2].present
+    assert list(steps(google, wanted))[2].present
 
 
 def test_a_refusal_does_not_count_as_absence(cloud: RunningCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, cloud.places.google_url)
     with pytest.raises(CloudError, match="does not have permission"):
-        list(steps(GoogleRest(), Foundation(project="somebody-else", region=REGION, environment="dev")))
+        list(steps(GoogleRest(), Foundation(project="other-project", region=REGION, environment="dev")))

@@ -10,7 +10,7 @@ from gpufleet.clouds.gcp.calls import ENDPOINT, GoogleCalls
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.domain.activity import CloudError
 
-STRANGERS = [
+OTHER_ADDRESSES = [
     "https://compute.googleapis.com",
     "http://10.0.0.1:1",
     "http://192.0.2.1:80",
@@ -29,7 +29,7 @@ READERS: dict[str, tuple[str, Callable[[], object]]] = {
 }
 
 
-@pytest.mark.parametrize("endpoint", STRANGERS)
+@pytest.mark.parametrize("endpoint", OTHER_ADDRESSES)
 @pytest.mark.parametrize("reader", READERS)
 def test_an_emulator_address_outside_of_loopback_is_refused(
     monkeypatch: pytest.MonkeyPatch, reader: str, endpoint: str

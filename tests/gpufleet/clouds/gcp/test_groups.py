@@ -48,11 +48,11 @@ def _one(google: Google, name: str, script: str = "#!/bin/sh\n", **more: Any) ->
 
 def test_a_group_creates_instances_that_run_their_startup_script(google: Google) -> None:
     script = "#!/bin/sh\ncurl -sS -H 'Metadata-Flavor: Google'"
-    script += " http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name >$GPUFLEET_ROOT/said\n"
+    script += " http://$GCE_METADATA_HOST/computeMetadata/v1/instance/name >$GPUFLEET_ROOT/name\n"
     member = _one(google, "boots", script)
-    said = google.cloud.machines / member.name / "said"
-    wait_for("the startup script", lambda: said.is_file() and said.read_text())
-    assert said.read_text() == member.name
+    name_file = google.cloud.machines / member.name / "name"
+    wait_for("the startup script", lambda: name_file.is_file() and name_file.read_text())
+    assert name_file.read_text() == member.name
     row = google.instance(member.name)
     assert row.network_interfaces[0].network_i_p.startswith(f"{google.cloud.places.network}.64.")
     made_by = {item.key: item.value for item in row.metadata.items}["created-by"]
@@ -218,15 +218,15 @@ def test_the_aggregated_list_filters_by_label(google: Google) -> None:
 
 
 def _metadata(address: str, path: str) -> str:
-    wish = urllib.request.Request(
+    request = urllib.request.Request(
         f"http://{address}:1338/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
     )
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 
 @pytest.mark.parametrize(
-    ("change", "reason", "words"),
+    ("change", "reason", "message"),
     [
         ({"colour": "red"}, "badRequest", "Unknown name \"colour\" at 'resource': Cannot find field."),
         ({"targetSize": "many"}, "badRequest", "Invalid value at 'resource.targetSize' (TYPE_INT32)"),
@@ -255,7 +255,7 @@ def _metadata(address: str, path: str) -> str:
     ],
 )
 def test_invalid_groups_are_refused_as_by_google(
-    google: Google, change: dict[str, Any], reason: str, words: str
+    google: Google, change: dict[str, Any], reason: str, message: str
 ) -> None:
     good = {"name": "good", "targetSize": 0, "versions": [{"instanceTemplate": "global/instanceTemplates/checked"}]}
     if not list(
@@ -266,14 +266,14 @@ def test_invalid_groups_are_refused_as_by_google(
     status, answer = _post(google.cloud.places, f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers", body)
     assert status == answer["error"]["code"]
     assert answer["error"]["errors"][0]["reason"] == reason
-    assert words in answer["error"]["message"]
+    assert message in answer["error"]["message"]
 
 
 def _post(places: Places, path: str, body: Any) -> tuple[int, Any]:
     url = f"{places.google_url}/compute/v1/{path}"
-    wish = urllib.request.Request(url, data=json.dumps(body).encode(), headers=BEARER)
+    request = urllib.request.Request(url, data=json.dumps(body).encode(), headers=BEARER)
     try:
-        with urllib.request.urlopen(wish, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

@@ -44,16 +44,16 @@ def _insert(google: Google, name: str, **more: Any) -> Any:
 def _get(instance: Any, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str, Mapping[str, str]]:
     address = instance.network_interfaces[0].network_i_p
     sent = {"Metadata-Flavor": "Google"} if headers is None else dict(headers)
-    wish = urllib.request.Request(f"http://{address}:1338/computeMetadata/v1/{path}", headers=sent)
+    request = urllib.request.Request(f"http://{address}:1338/computeMetadata/v1/{path}", headers=sent)
     try:
-        with urllib.request.urlopen(wish, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode(), dict(answer.headers)
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode(), {}
 
 
-def _say(google: Google, verb: str, name: str) -> Any:
+def _call(google: Google, verb: str, name: str) -> Any:
     return google.finish(getattr(google.instances, f"{verb}_unary")(project=PROJECT, zone=ZONE, instance=name))
 
 
@@ -62,13 +62,13 @@ def test_a_stopped_instance_keeps_its_disk_and_starts_again(google: Google) -> N
     boots = google.cloud.machines / "stops" / "boots"
     wait_for("the first boot", boots.is_file)
     with pytest.raises(exceptions.BadRequest, match="undefined value for `discard-local-ssd`"):
-        _say(google, "stop", "stops")
+        _call(google, "stop", "stops")
     whole = {"project": PROJECT, "zone": ZONE, "instance": "stops", "discard_local_ssd": True}
     google.finish(google.instances.stop_unary(whole))
     assert google.instance("stops").status == "TERMINATED"
-    _say(google, "start", "stops")
+    _call(google, "start", "stops")
     wait_for("the second boot", lambda: len(boots.read_text().splitlines()) == 2)
-    _say(google, "delete", "stops")
+    _call(google, "delete", "stops")
     with pytest.raises(exceptions.NotFound):
         google.instance("stops")
     ended = [row for row in google.control("GET", "billing-log")[1] if row["instance"] == "stops"]
@@ -100,11 +100,11 @@ def test_the_metadata_server_responds_as_googles_does(google: Google) -> None:
 def test_a_token_identifies_its_caller(google: Google) -> None:
     made = _insert(google, "calls")
     token = json.loads(_get(made, "instance/service-accounts/default/token")[1])["access_token"]
-    wish = urllib.request.Request(
+    request = urllib.request.Request(
         f"{google.cloud.places.google_url}/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances",
         headers={"Authorization": f"Bearer {token}"},
     )
-    with urllib.request.urlopen(wish, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 200
     rows = google.control("GET", "calls")[1]
     caller = f"gpu@{PROJECT}.iam.gserviceaccount.com/calls"
@@ -135,29 +135,29 @@ def test_waiting_for_a_preemption_returns_when_it_happens(google: Google) -> Non
     waiting.join(timeout=60)
     assert received[-1] == "TRUE"
 
-    def gone() -> bool:
+    def is_absent() -> bool:
         return all(row.name != "waits" for row in google.instances.list(project=PROJECT, zone=ZONE))
 
-    wait_for("its end: the termination action is DELETE", gone)
+    wait_for("its end: the termination action is DELETE", is_absent)
 
 
 def test_metadata_changes_need_the_current_fingerprint(google: Google) -> None:
     made = _insert(google, "learns")
-    body = compute_v1.Metadata(fingerprint=made.metadata.fingerprint, items=[{"key": "mood", "value": "calm"}])
+    body = compute_v1.Metadata(fingerprint=made.metadata.fingerprint, items=[{"key": "mood", "value": "good"}])
 
     def write() -> None:
         call = google.instances.set_metadata_unary
         google.finish(call(project=PROJECT, zone=ZONE, instance="learns", metadata_resource=body))
 
     write()
-    assert _get(made, "instance/attributes/mood")[1] == "calm"
+    assert _get(made, "instance/attributes/mood")[1] == "good"
     with pytest.raises(exceptions.PreconditionFailed):
         write()
 
 
 def test_maintenance_is_announced(google: Google) -> None:
     made = _insert(google, "moved")
-    _say(google, "simulate_maintenance_event", "moved")
+    _call(google, "simulate_maintenance_event", "moved")
     assert _get(made, "instance/maintenance-event")[1] == "TERMINATE_ON_HOST_MAINTENANCE"
 
 
@@ -190,7 +190,7 @@ def test_a_reservation_counts_and_limits_its_instances(google: Google) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"machine_type": f"zones/{ZONE}/machineTypes/g9-huge"}, "machineTypes/g9-huge' was not found"),
         ({"disks": []}, "Required field 'resource.disks' not specified"),
@@ -219,12 +219,12 @@ def test_a_reservation_counts_and_limits_its_instances(google: Google) -> None:
     ids=["type", "disks", "network", "migrate", "standard with action", "spot restarts", "label", "metadata twice"],
 )
 def test_an_invalid_instance_is_refused_with_googles_message(
-    google: Google, change: dict[str, Any], words: str
+    google: Google, change: dict[str, Any], message: str
 ) -> None:
     body = compute_v1.Instance(_body(google, "wrong", **change))
     with pytest.raises(exceptions.GoogleAPICallError) as refused:
         google.instances.insert_unary(project=PROJECT, zone=ZONE, instance_resource=body)
-    assert words in refused.value.message
+    assert message in refused.value.message
 
 
 def test_a_network_in_use_is_not_deleted(google: Google) -> None:

@@ -41,7 +41,7 @@ def machine(name: str = "one", **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "ends"),
     [
-        pytest.param({}, None, id="nobody said so"),
+        pytest.param({}, None, id="no end is stated"),
         pytest.param(
             {"scheduling": {"provisioning_model": "FLEX_START", "max_run_duration": {"seconds": 3600}}},
             datetime(2026, 11, 21, 17, tzinfo=UTC),
@@ -98,8 +98,8 @@ def test_an_unreadable_instance_is_named(changes: dict[str, Any]) -> None:
     inventory = GoogleInventory(Answers(rows), "us-central1", "test")
     with pytest.raises(CloudError, match="odd cannot be read"):
         inventory.instances()
-    lives = GoogleInstanceHistory(Answers(rows), "us-central1", "test").history()
-    assert [life.instance.id for life in lives.records] == ["one"] and list(lives.errors) == ["odd"]
+    history = GoogleInstanceHistory(Answers(rows), "us-central1", "test").history()
+    assert [record.instance.id for record in history.records] == ["one"] and list(history.errors) == ["odd"]
     for found in (inventory.listed(), inventory.gpus()):
         assert [one.id for one in found.instances] == ["one"] and list(found.errors) == ["odd"]
     assert inventory.ended(["one", "odd"]) == (), "why others ended is known all the same"
@@ -107,13 +107,13 @@ def test_an_unreadable_instance_is_named(changes: dict[str, Any]) -> None:
 
 def test_a_name_in_two_zones_is_an_error() -> None:
     both = {ZONE: [machine()], "us-central1-b": [machine()]}
-    with pytest.raises(CloudError, match="which one is meant"):
+    with pytest.raises(CloudError, match="the instance is ambiguous"):
         GoogleInventory(Answers(both), "us-central1", "test").instance("one")
 
 
 @pytest.mark.parametrize("name", ["two", "one-2"])
 def test_a_response_about_another_instance_is_an_error(name: str) -> None:
-    with pytest.raises(CloudError, match=f"one was asked for, {name} came"):
+    with pytest.raises(CloudError, match=f"requested one, received {name}"):
         GoogleInventory(Answers({ZONE: [machine(name)]}), "us-central1", "test").instance("one")
 
 

@@ -30,15 +30,15 @@ class Compute:
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
-    said = Compute()
+    fake = Compute()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             url = urlsplit(self.path)
             what = parse_qs(url.query).get("pageToken", [url.path.rpartition("/")[2]])[0]
-            said.asked.append(what)
-            status, body = said.answer(what)
+            fake.asked.append(what)
+            status, body = fake.answer(what)
             text = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -54,7 +54,7 @@ def compute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
 
     with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
         monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
-        yield said
+        yield fake
 
 
 @pytest.mark.timeout(20)

@@ -111,19 +111,19 @@ def test_a_rule_marks_and_stops_only_the_matching_instance(google: Google, tmp_p
     wired = wire(fleet(tmp_path), "orphans")
     fake = FakeFleet(now=LATER, evidence=dict.fromkeys(["notebook", "salesbox"], LONG_QUIET))
     ports = replace(wired.ports, clock=FakeClock(fake), metrics=FakeMetrics(fake))
-    dog = OrphanWatchdog(wired.document, ports)
-    found = [(d.resource, d.action, d.reason) for d in dog.dry().plan.decisions]
+    watchdog = OrphanWatchdog(wired.document, ports)
+    found = [(d.resource, d.action, d.reason) for d in watchdog.dry().plan.decisions]
     assert sorted(found) == [
         ("notebook", Action.MARK, Reason.IDLE),
         ("salesbox", Action.KEEP, Reason.OUTSIDE_POOLS),
     ]
     assert wired.ledger.take_lease(fake.now) is None
-    dog.apply()
+    watchdog.apply()
     assert "gpu-fleet-idle-since" in dict(google.instance("notebook").labels)
     assert google.instance("notebook").status == "RUNNING"
     fake.now += timedelta(hours=2)
     assert wired.ledger.take_lease(fake.now) is None
-    done = dog.apply()
+    done = watchdog.apply()
     assert [(o.decision.resource, o.kind) for o in done.outcomes] == [("notebook", OutcomeKind.DONE)]
     wait_for("the stop", lambda: google.instance("notebook").status == "TERMINATED")
     assert dict(google.instance("notebook").labels) == {"team": "research"}, "a restart begins without a mark"

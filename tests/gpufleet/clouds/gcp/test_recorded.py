@@ -27,9 +27,9 @@ PACIFIC_DAY, PACIFIC_NIGHT = timedelta(hours=7), timedelta(hours=8)
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compute]:
-    with compute() as said:
-        monkeypatch.setenv(ENDPOINT, said.url)
-        yield said
+    with compute() as fake:
+        monkeypatch.setenv(ENDPOINT, fake.url)
+        yield fake
 
 
 INSTANCES = {
@@ -73,10 +73,10 @@ def test_the_stop_time_of_a_recorded_instance_is_in_utc(google: Compute) -> None
     raw = recorded("instance_get_terminated.json")
     raw["metadata"]["items"] = [{"key": "created-by", "value": f"projects/1/zones/{ZONE}/instanceGroupManagers/g"}]
     google.answer = lambda path, query: (200, over_all_zones(raw) if "aggregated" in path else {})
-    (life,) = GoogleInstanceHistory(GoogleCalls("p"), REGION, "test").history().records
-    assert life.instance.launched_at == datetime(2023, 6, 28, 7, 1, 36, 536000, UTC) + PACIFIC_DAY
-    assert life.ended_at == datetime(2023, 7, 7, 19, 8, 51, 836000, UTC) + PACIFIC_DAY
-    assert not life.preempted, "it is no spot instance"
+    (record,) = GoogleInstanceHistory(GoogleCalls("p"), REGION, "test").history().records
+    assert record.instance.launched_at == datetime(2023, 6, 28, 7, 1, 36, 536000, UTC) + PACIFIC_DAY
+    assert record.ended_at == datetime(2023, 7, 7, 19, 8, 51, 836000, UTC) + PACIFIC_DAY
+    assert not record.preempted, "it is not a spot instance"
 
 
 OPERATIONS = {
@@ -103,8 +103,8 @@ def test_recorded_operations_are_read(google: Compute, name: str) -> None:
     assert (instance_of(operation), operation.operation_type) == (instance, kind)
     offset = PACIFIC_NIGHT if raw["insertTime"].endswith("-08:00") else PACIFIC_DAY
     assert began(operation) == datetime.fromisoformat(raw["insertTime"][:23]).replace(tzinfo=UTC) + offset
-    lives = recent(GoogleCalls("p"), ZONE, began(operation))
-    assert list(lives) == ([(instance, int(raw["targetId"]))] if instance else [])
+    operations = recent(GoogleCalls("p"), ZONE, began(operation))
+    assert list(operations) == ([(instance, int(raw["targetId"]))] if instance else [])
     assert (kind in ENDS and instance is not None) is (ended is not None)
     assert kind != LAUNCH
     if ended is not None:
@@ -179,7 +179,7 @@ def _no_catalog(google: Compute) -> None:
     refused = recorded("billing_catalog_error.json")
     prices, errors = GooglePrices(REGION, Catalog(refused)).refresh(["a2-highgpu-1g"], datetime.now(UTC))
     assert prices == []
-    assert ["a page came without skus" in error for error in errors] == [True]
+    assert ["a page contains no skus" in error for error in errors] == [True]
 
 
 OTHERS: dict[str, Callable[[Compute], None]] = {

@@ -140,7 +140,7 @@ INFO = {
         "metadatas": {"zone": "us-central1-b", "zonesAvailable": "us-central1-a,us-central1-f"},
     }
 }
-WORDS = {
+LOCALIZED = {
     "localized_message": {
         "message": "A n1-standard-4 VM instance with 1 nvidia-tesla-t4 accelerator(s) is currently unavailable in"
         " the us-central1-b zone. Consider trying your request in the us-central1-a, us-central1-f zone(s), which"
@@ -152,9 +152,9 @@ WORDS = {
 @pytest.mark.parametrize(
     ("details", "zones"),
     [
-        pytest.param([{"help_": {}}, WORDS, INFO], ("us-central1-a", "us-central1-f"), id="both"),
+        pytest.param([{"help_": {}}, LOCALIZED, INFO], ("us-central1-a", "us-central1-f"), id="both"),
         pytest.param([INFO], ("us-central1-a", "us-central1-f"), id="by its field"),
-        pytest.param([WORDS], ("us-central1-a", "us-central1-f"), id="in words"),
+        pytest.param([LOCALIZED], ("us-central1-a", "us-central1-f"), id="by its text"),
         pytest.param([{"error_info": {"metadatas": {"zone": "us-central1-b"}}}], (), id="none named"),
         pytest.param([], (), id="no details"),
     ],

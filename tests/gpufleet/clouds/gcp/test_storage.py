@@ -107,9 +107,9 @@ def test_a_bucket_with_objects_is_not_deleted(bucket: Any) -> None:
 
 def _call(cloud: RunningCloud, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
-    wish = urllib.request.Request(f"{cloud.places.google_url}{path}", data=data, method=method, headers=BEARER)
+    request = urllib.request.Request(f"{cloud.places.google_url}{path}", data=data, method=method, headers=BEARER)
     try:
-        with urllib.request.urlopen(wish, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read() or b"{}")
     except urllib.error.HTTPError as error:
         with error:
