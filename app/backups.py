@@ -77,7 +77,7 @@ def restore(document: FleetDocument, place: str) -> Restored:
             raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
         try:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
-                counts = _take_in(document, lines, path.name)
+                counts = _import(document, lines, path.name)
         except (OSError, EOFError, UnicodeDecodeError) as error:
             raise AppError(f"the backup cannot be read: {error}") from error
     return Restored(key=pointer["key"], at=pointer["at"], rows=sum(counts.values()), breaches=len(breaches(document)))
@@ -99,7 +99,7 @@ def take_in_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
     """Import an export in one transaction. Returns the number of rows by table. Raises AppError."""
     try:
         with file.open(encoding="utf-8") as lines:
-            return _take_in(document, lines, str(file))
+            return _import(document, lines, str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise AppError(f"{file}: cannot be read: {error}") from error
 
@@ -113,10 +113,10 @@ def _write(document: FleetDocument, path: Path, now: datetime) -> str:
     return digest_of(path)
 
 
-def _take_in(document: FleetDocument, lines: TextIO, name: str) -> Mapping[str, int]:
+def _import(document: FleetDocument, lines: TextIO, name: str) -> Mapping[str, int]:
     try:
         with ledgers.ledger_errors(document), writing(ledgers.open_ledger_of(document)) as connection:
-            return transfer.take_in(connection, lines, name)
+            return transfer.import_rows(connection, lines, name)
     except LedgerError as error:
         raise AppError(str(error)) from error
 

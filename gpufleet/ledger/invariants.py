@@ -1,4 +1,4 @@
-"""What must hold in every ledger, and whether it does in this one."""
+"""Checks the invariants of a ledger (`gpufleet ledger verify`)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _STREAM: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """One thing that does not hold."""
+    """One violated invariant."""
 
     rule: str
     where: str
@@ -39,7 +39,7 @@ class Breach:
 
 
 def verify(connection: Connection) -> Iterator[Breach]:
-    """Every breach there is; none: the ledger is sound. Reads everything once."""
+    """Every breach; none: the ledger is sound. Reads every row once."""
     yield from _file(connection)
     yield from _runs(connection)
     yield from _ends(connection)
@@ -57,12 +57,14 @@ def _file(connection: Connection) -> Iterator[Breach]:
         return
     for (problem,) in connection.execute(text("pragma integrity_check")):
         if problem != "ok":
-            yield Breach(rule="the file is whole", where="SQLite", found=problem)
+            yield Breach(rule="the database file is intact", where="SQLite", found=problem)
 
 
 def _runs(connection: Connection) -> Iterator[Breach]:
     for row in connection.execute(select(RUNS).where(RUNS.c.last_seen_at < RUNS.c.started_at)):
-        yield Breach(rule="a run is seen after its start", where=row.instance_id, found=f"seen {row.last_seen_at}")
+        yield Breach(
+            rule="a run is last seen after its start", where=row.instance_id, found=f"seen {row.last_seen_at}"
+        )
     ended = (
         select(ENDS.c.cloud, ENDS.c.instance_id, ENDS.c.started_at, func.min(ENDS.c.ended_at).label("ended_at"))
         .group_by(ENDS.c.cloud, ENDS.c.instance_id, ENDS.c.started_at)
@@ -78,7 +80,7 @@ def _runs(connection: Connection) -> Iterator[Breach]:
         before: Any = None
         for run in runs:
             if before is not None and (before.ended_at is None or before.ended_at > run.started_at):
-                found = f"one from {before.started_at} lasts into that from {run.started_at}"
+                found = f"the run from {before.started_at} overlaps the one from {run.started_at}"
                 yield Breach(rule="runs of an instance follow each other", where=instance_id, found=found)
             before = run
 
@@ -89,7 +91,7 @@ def _ends(connection: Connection) -> Iterator[Breach]:
     statement = select(ENDS, RUNS.c.instance_id.label("known")).join(RUNS, same, isouter=True).where(wrong)
     for row in connection.execute(statement):
         if row.known is None:
-            yield Breach(rule="an end belongs to a run", where=row.instance_id, found="no run begins then")
+            yield Breach(rule="an end belongs to a run", where=row.instance_id, found="no run begins at that time")
         else:
             yield Breach(rule="a run ends after its start", where=row.instance_id, found=f"ended {row.ended_at}")
 
@@ -124,7 +126,11 @@ def _activity(connection: Connection) -> Iterator[Breach]:
         hour = activity_hour(row)
         if hour.busy & hour.idle or (hour.busy | hour.idle) >> SLOTS:
             where = f"{hour.instance_id} {hour.hour}"
-            yield Breach(rule="a slot is busy or idle, of 360", where=where, found=f"{row.busy} and {row.idle}")
+            yield Breach(
+                rule="each of 360 slots is busy or idle",
+                where=where,
+                found=f"{row.busy} and {row.idle}",
+            )
 
 
 def _prices(connection: Connection) -> Iterator[Breach]:
@@ -138,7 +144,7 @@ def _reservations(connection: Connection) -> Iterator[Breach]:
     wrong = or_(RESERVATIONS.c.instances < 0, RESERVATIONS.c.last_seen_at < RESERVATIONS.c.started_at)
     for row in connection.execute(select(RESERVATIONS).where(wrong)):
         found = f"{row.instances} instances, seen {row.last_seen_at}"
-        yield Breach(rule="paid capacity is seen after its start", where=row.reservation, found=found)
+        yield Breach(rule="paid capacity is last seen after its start", where=row.reservation, found=found)
     wrong = or_(
         RESERVATION_READS.c.instances < 0,
         RESERVATION_READS.c.elsewhere < 0,
@@ -147,18 +153,22 @@ def _reservations(connection: Connection) -> Iterator[Breach]:
     )
     for row in connection.execute(select(RESERVATION_READS).where(wrong)):
         found = f"{row.instances} instances, {row.elsewhere} elsewhere, {row.seats} declared, seen {row.last_seen_at}"
-        yield Breach(rule="seats are 0 or more, seen in order", where=row.reservation, found=found)
+        yield Breach(
+            rule="a reservation's counts are 0 or more, in order",
+            where=row.reservation,
+            found=found,
+        )
 
 
 def _sums(connection: Connection) -> Iterator[Breach]:
-    """A fleet costs what its pools cost, but for what the rounding of each may make of it."""
+    """A fleet's cost equals the sum of its pools' costs, within the rounding of each."""
     statement = select(SUMS).order_by(SUMS.c.fleet, SUMS.c.span, SUMS.c.pool)
     for (fleet, span), rows in groupby(connection.execute(statement), key=lambda row: (row.fleet, row.span)):
         whole, *pools = rows
         apart = abs(whole.usd - sum((row.usd for row in pools), Decimal(0)))
         if whole.pool or apart > len(pools) * NANO:
-            found = f"{whole.usd} USD, its pools {apart} USD apart" if not whole.pool else "only of pools"
-            yield Breach(rule="a sum is that of its pools", where=f"{fleet} {span}", found=found)
+            found = f"{whole.usd} USD, {apart} USD apart from its pools" if not whole.pool else "no sum of the fleet"
+            yield Breach(rule="a fleet's sum equals the sum of its pools", where=f"{fleet} {span}", found=found)
 
 
 def _boots(connection: Connection) -> Iterator[Breach]:
@@ -169,4 +179,4 @@ def _boots(connection: Connection) -> Iterator[Breach]:
     )
     for row in connection.execute(select(BOOTS).where(wrong)):
         found = f"launched {row.launched_at}, ready {row.ready_at}, left {row.left_at}"
-        yield Breach(rule="a boot is in order", where=row.instance_id, found=found)
+        yield Breach(rule="times of a boot are in order", where=row.instance_id, found=found)

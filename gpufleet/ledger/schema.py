@@ -1,4 +1,4 @@
-"""Brings a ledger's tables to date before anybody uses it.
+"""Opens ledgers, and migrates their tables to the current schema before any use.
 
 A migration is frozen once it is released. From schema 0006 on it only adds (tables, columns that may be NULL, indexes
 that are not unique), so that the previous release can still use the ledger. A migration that does more raises
@@ -21,7 +21,7 @@ HEAD: Final = "0013"
 """The newest migration in `migrations/versions`."""
 
 OLDEST_READER: Final = "0006"
-"""The oldest schema whose release can use a ledger of HEAD. Each ledger that was brought to date records it."""
+"""The oldest schema whose release can use a ledger of HEAD. Each migrated ledger records it."""
 
 _LOCK: Final = 7_202_611_210
 """PostgreSQL advisory lock under which one process at a time changes the schema."""
@@ -32,23 +32,25 @@ _sharing: Final = threading.Lock()
 
 
 class LedgerError(Exception):
-    """The ledger cannot be used; the message says which one, why and what to do."""
+    """The ledger cannot be used. The message names the ledger, the reason and the remedy."""
 
 
 def open_ledger(url: str) -> Engine:
-    """The ledger of that URL with every table in place. Raises LedgerError (the URL's password is never shown)."""
+    """Open the ledger at the URL, with every table. Raises LedgerError, which never contains the URL's password."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        raise LedgerError("the ledger's URL is none: write sqlite:////path/ledger.db or postgresql://…") from error
+        raise LedgerError(
+            "the ledger's URL is not valid: write sqlite:////path/ledger.db or postgresql://…"
+        ) from error
     shown = shown_url(url)
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise LedgerError(f"{shown}: a ledger lives in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
+        raise LedgerError(f"{shown}: a ledger is stored in SQLite (sqlite:////path) or PostgreSQL (postgresql://…)")
     if (file := file_of(url)) is not None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LedgerError(f"{shown}: its folder cannot be made: {error.strerror or error}") from error
+            raise LedgerError(f"{shown}: its folder cannot be created: {error.strerror or error}") from error
     try:
         engine = open_database(url)
     except (ImportError, SQLAlchemyError, TypeError) as error:
@@ -69,7 +71,9 @@ def file_of(url: str) -> Path | None:
 
 
 def shown_url(url: str) -> str:
-    """A ledger's URL for people: without its password, and without its options, among which libpq takes one, too."""
+    """A ledger's URL for messages: without its password, and without its options, because libpq reads a password
+    there, too.
+    """
     return make_url(url).set(query={}).render_as_string(hide_password=True)
 
 
@@ -100,7 +104,7 @@ def _at_head(engine: Engine, shown: str) -> Engine:
             with engine.connect() as connection:
                 usable = _is_usable(connection, shown)
             if not usable:
-                _bring_to_date(engine, shown)
+                _migrate_to_head(engine, shown)
     except LedgerError:
         engine.dispose()
         raise
@@ -109,7 +113,7 @@ def _at_head(engine: Engine, shown: str) -> Engine:
 
 @contextmanager
 def explained(shown: str) -> Generator[None]:
-    """Errors of the database in our words. Raises LedgerError."""
+    """Convert errors of the database to LedgerError, with a remedy where one is known."""
     try:
         yield
     except DatabaseError as error:
@@ -119,7 +123,7 @@ def explained(shown: str) -> Generator[None]:
 
 
 def schema_version(engine: Engine) -> str | None:
-    """The migration that a ledger has; None: it has no tables yet."""
+    """The last migration of a ledger; None: it has no tables yet."""
     with engine.connect() as connection:
         return _version(connection)
 
@@ -131,7 +135,7 @@ def _version(connection: Connection) -> str | None:
 
 
 def _oldest_reader(connection: Connection, version: str) -> str:
-    """The oldest schema whose release can use a ledger of that version; without a record only that version's own."""
+    """The oldest schema whose release can use a ledger of that version; without a record, the version itself."""
     if not inspect(connection).has_table("schema_reader"):
         return version
     statement = text("select oldest from schema_reader where version = :version")
@@ -139,19 +143,19 @@ def _oldest_reader(connection: Connection, version: str) -> str:
 
 
 def _is_usable(connection: Connection, shown: str) -> bool:
-    """Whether this release uses it as it is. False: migrations are missing. Raises LedgerError for one too new."""
+    """Whether this release can use the ledger without migrations. Raises LedgerError if its schema is too new."""
     version = _version(connection)
     if version is None or version < HEAD:
         return False
     if version > HEAD and _oldest_reader(connection, version) > HEAD:
         raise LedgerError(
-            f"{shown}: its schema is {version}, newer than this gpufleet knows ({HEAD}): upgrade gpufleet"
+            f"{shown}: its schema {version} is newer than this gpufleet supports ({HEAD}): upgrade gpufleet"
         )
     return True
 
 
-def _bring_to_date(engine: Engine, shown: str) -> None:
-    """Run the migrations that are missing; one process at a time, all or nothing."""
+def _migrate_to_head(engine: Engine, shown: str) -> None:
+    """Run the missing migrations in one transaction. One process at a time does this."""
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"select pg_advisory_xact_lock({_LOCK})"))
@@ -166,7 +170,7 @@ def _bring_to_date(engine: Engine, shown: str) -> None:
 
 
 def migrate(connection: Connection, to: str) -> None:
-    """Run the migrations that are missing up to one, in the caller's transaction. Raises LedgerError."""
+    """Run the missing migrations up to `to`, in the caller's transaction. Raises LedgerError."""
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
@@ -177,11 +181,11 @@ def migrate(connection: Connection, to: str) -> None:
     try:
         command.upgrade(config, to)
     except CommandError as error:
-        raise LedgerError(f"the ledger's schema is not one of gpufleet's: {error}") from error
+        raise LedgerError(f"the ledger's schema is unknown to gpufleet: {error}") from error
 
 
 def _explained(message: str) -> str:
-    message = message.strip().splitlines()[0] if message.strip() else "the database refused"
+    message = message.strip().splitlines()[0] if message.strip() else "unknown error of the database"
     hints = {
         "disk is full": "free space on its disk, then retry; the whole change was rolled back",
         "disk I/O error": "its disk may be full or failing: free space, or read the machine's log",

@@ -56,7 +56,7 @@ VERSION: Final = 1
 _LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
 _STREAM: Final = 2_000
 
-_MOVES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
+_MERGE_RULES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
     RUNS.name: {"last_seen_at": MergeRule.GROW},
     ENDS.name: {"ended_at": MergeRule.SHRINK, "exact": MergeRule.GROW},
     PRICES.name: {"observed_at": MergeRule.GROW},
@@ -105,8 +105,8 @@ def export(connection: Connection, now: datetime) -> Iterator[str]:
     yield _line({"end": dict(counts)})
 
 
-def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[str, int]:
-    """Write what `export` made; rows that are there already stay. Gives rows read by table.
+def import_rows(connection: Connection, lines: Iterable[str], source: str) -> dict[str, int]:
+    """Write the rows of an export; existing rows stay. Returns the number of rows read by table.
 
     Raises LedgerError for a file that is not an export, newer, incomplete, or in conflict with rows of this ledger.
     """
@@ -124,12 +124,12 @@ def take_in(connection: Connection, lines: Iterable[str], source: str) -> dict[s
             break
         name = value.get("table")
         if not isinstance(name, str) or not isinstance(value.get("row"), dict):
-            raise LedgerError(f"{source}: line {number}: expected a row of a ledger")
+            raise LedgerError(f"{source}: line {number}: expected a row of a ledger; nothing was imported")
         counts[name] += 1
         if (table := known.get(name)) is None:
             if schema > HEAD:
                 continue
-            raise LedgerError(f"{source}: line {number}: expected a row of a ledger")
+            raise LedgerError(f"{source}: line {number}: expected a row of a ledger; nothing was imported")
         if current is not None and (table is not current or len(pending) >= _STREAM):
             _write(connection, current, pending, source)
             pending = []
@@ -170,7 +170,7 @@ def _row(table: Table, raw: Mapping[str, Any], schema: str, where: str) -> dict[
     known = {column.name for column in table.columns}
     later = {column.name for column in table.columns if column.nullable} if schema < HEAD else frozenset[str]()
     if not known - later <= set(raw) or (schema <= HEAD and not set(raw) <= known):
-        raise LedgerError(f"{where}: the columns are not those of {table.name}; nothing was imported")
+        raise LedgerError(f"{where}: the columns differ from those of the table {table.name}; nothing was imported")
     try:
         row = _with_codes(table, raw) if schema < "0006" else raw
         return {column.name: _typed(column, row.get(column.name)) for column in table.columns}
@@ -197,19 +197,19 @@ def _write(connection: Connection, table: Table, rows: Sequence[dict[str, Any]],
     elif [column.name for column in table.primary_key] == ["id"]:
         _write_numbered(connection, table, rows, source)
     else:
-        merge(connection, table, rows, _MOVES.get(table.name))
+        merge(connection, table, rows, _MERGE_RULES.get(table.name))
 
 
 def _add_readings(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
     merge(connection, READINGS, rows)
-    # hours of a ledger that had other readings of the same hour are made of both
+    # if the ledger has other readings of the same hour, the hour is rolled up from both
     as_rows = iter(rows)
     while some := list(islice(as_rows, _STREAM)):
         roll_up(connection, [reading_of(_Mapped(row)) for row in some])
 
 
 class _Mapped:
-    """A row as the database gives it."""
+    """A row as the database returns it."""
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         self._mapping = row
@@ -225,8 +225,7 @@ def _write_numbered(connection: Connection, table: Table, rows: Sequence[dict[st
     there = {row.id: named(row) for row in found}
     if any(row["id"] in there and there[row["id"]] != row for row in rows):
         raise LedgerError(
-            f"{source}: {table.name} of this ledger holds other rows under the same numbers:"
-            " import into an empty ledger"
+            f"{source}: this ledger has other rows with the same ids in {table.name}: import into an empty ledger"
         )
     new = [row for row in rows if row["id"] not in there]
     if new:
@@ -248,7 +247,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(column: Column[Any], value: Any) -> Any:
-    """A value as its column keeps it. Raises ValueError, OverflowError or OSError for one that no reader understands.
+    """A value as its column stores it. Raises ValueError, OverflowError or OSError for an invalid value.
 
     SQLite stores text in a number column without an error, and then every report of the ledger fails.
     """
@@ -257,10 +256,10 @@ def _typed(column: Column[Any], value: Any) -> Any:
     kind = column.type
     if isinstance(kind, UtcMicroseconds | Integer):
         if type(value) is not int:
-            raise ValueError(f"{column.name} is {value!r:.80}: no whole number")
+            raise ValueError(f"{column.name} is {value!r:.80}; expected a whole number")
         return moment(value) if isinstance(kind, UtcMicroseconds) else value
     if not isinstance(value, str):
-        raise ValueError(f"{column.name} is {value!r:.80}: no text")
+        raise ValueError(f"{column.name} is {value!r:.80}; expected text")
     if isinstance(kind, Exact):
         return _amount(column, value)
     if column in _CODES:
@@ -274,9 +273,9 @@ def _amount(column: Column[Any], value: str) -> Decimal:
     try:
         amount = Decimal(value)
     except ArithmeticError as error:
-        raise ValueError(f"{column.name} is {value!r:.80}: no amount") from error
+        raise ValueError(f"{column.name} is {value!r:.80}; expected an amount") from error
     if not amount.is_finite() or (column is PRICES.c.usd_per_hour and amount < 0):
-        raise ValueError(f"{column.name} is {value!r:.80}: no amount")
+        raise ValueError(f"{column.name} is {value!r:.80}; expected an amount")
     return amount
 
 

@@ -232,7 +232,7 @@ def test_transferred_ledger_keeps_its_closed_periods(tmp_path: Path, ledger: Eng
     (tmp_path / "new").mkdir()
     engine = open_ledger(f"sqlite:///{tmp_path}/new/ledger.db")
     with writing(engine) as connection:
-        transfer.take_in(connection, lines, "export")
+        transfer.import_rows(connection, lines, "export")
     assert written(settings(tmp_path, ledger_url=f"sqlite:///{tmp_path}/new/ledger.db")) == before
 
 

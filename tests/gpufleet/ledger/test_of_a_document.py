@@ -101,13 +101,13 @@ def test_settings_with_verified_tls_pass() -> None:
     assert problems(changed(AWS, {"ledger_url": "postgresql://u@h/db?sslmode=verify-full"})) == []
 
 
-class Stranger:
+class UnknownDatabase:
     """A server that asks for the password in clear text."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening
         self.port: int = listening.getsockname()[1]
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self) -> None:
@@ -129,33 +129,33 @@ class Stranger:
         connection.sendall(b"R" + struct.pack("!II", 8, 3))  # AuthenticationCleartextPassword
         answer = connection.recv(1024)
         if answer:
-            self.heard.append(answer)
+            self.received.append(answer)
 
 
 @pytest.fixture
-def stranger() -> Iterator[Stranger]:
+def unknown() -> Iterator[UnknownDatabase]:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        yield Stranger(listening)
+        yield UnknownDatabase(listening)
 
 
-def test_password_is_never_sent_in_clear_text(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_never_sent_in_clear_text(unknown: UnknownDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
-    url = f"postgresql://ledger@127.0.0.1:{stranger.port}/ledger"
+    url = f"postgresql://ledger@127.0.0.1:{unknown.port}/ledger"
     with pytest.raises(Exception, match="scram-sha-256"):
         open_database(url).connect()
     with pytest.raises(LedgerError, match="scram-sha-256"):
         open_ledger(url)
-    assert stranger.heard == []
+    assert unknown.received == []
 
 
 def test_environment_variable_allows_clear_text_for_the_own_process(
-    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+    unknown: UnknownDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     monkeypatch.setenv("PGREQUIREAUTH", "password")
     with pytest.raises(LedgerError):
-        open_ledger(f"postgresql://ledger@127.0.0.1:{stranger.port}/ledger")
-    assert PASSWORD.encode() in stranger.heard[0]
+        open_ledger(f"postgresql://ledger@127.0.0.1:{unknown.port}/ledger")
+    assert PASSWORD.encode() in unknown.received[0]
 
 
 @pytest.mark.parametrize(

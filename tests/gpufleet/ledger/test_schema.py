@@ -151,7 +151,7 @@ def test_newer_ledger_is_not_changed(url: str, ledgers: Ledgers) -> None:
     engine = ledgers.open(url)
     with writing(engine) as connection:
         connection.execute(text("update alembic_version set version_num = '9999'"))
-    with pytest.raises(LedgerError, match="newer than this gpufleet knows.*upgrade gpufleet"):
+    with pytest.raises(LedgerError, match="newer than this gpufleet supports.*upgrade gpufleet"):
         ledgers.open(url)
 
 
@@ -174,7 +174,7 @@ def torn(folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         pytest.param(broken, "not a database.*point ledger_url", id="no database"),
         pytest.param(torn, "malformed.*import an export", id="broken in the middle"),
@@ -188,13 +188,15 @@ def torn(folder: Path) -> str:
             id="password as an option",
         ),
         pytest.param(
-            lambda _: "postgresql://u:secret@127.0.0.1:1/db", "refused.*start the database server", id="nobody there"
+            lambda _: "postgresql://u:secret@127.0.0.1:1/db",
+            "refused.*start the database server",
+            id="no server there",
         ),
     ],
 )
-def test_unusable_ledger_is_an_error_with_the_cause(tmp_path: Path, make: object, words: str) -> None:
+def test_unusable_ledger_is_an_error_with_the_cause(tmp_path: Path, make: object, message: str) -> None:
     address: str = make(tmp_path)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(LedgerError, match=words) as caught:
+    with pytest.raises(LedgerError, match=message) as caught:
         open_ledger(address)
     assert "secret" not in str(caught.value)
 

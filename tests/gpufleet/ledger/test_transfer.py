@@ -40,9 +40,9 @@ def lines(engine: Engine) -> list[str]:
         return list(transfer.export(connection, NOW))
 
 
-def take_in(engine: Engine, what: list[str]) -> dict[str, int]:
+def import_rows(engine: Engine, what: list[str]) -> dict[str, int]:
     with writing(engine) as connection:
-        return transfer.take_in(connection, what, "a.jsonl")
+        return transfer.import_rows(connection, what, "a.jsonl")
 
 
 def breaches(engine: Engine) -> set[str]:
@@ -58,7 +58,7 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
     ("statement", "rule"),
     [
         pytest.param(
-            "update runs set last_seen_at = started_at - 1", "a run is seen after its start", id="seen early"
+            "update runs set last_seen_at = started_at - 1", "a run is last seen after its start", id="seen early"
         ),
         pytest.param("update run_ends set ended_at = started_at - 1", "a run ends after its start", id="negative"),
         pytest.param("delete from runs where instance_id = 'i-spot'", "an end belongs to a run", id="end of nothing"),
@@ -73,15 +73,19 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
             "hours equal the sums of their readings",
             id="a token too many",
         ),
-        pytest.param("update activity_hours set busy = idle", "a slot is busy or idle, of 360", id="busy and idle"),
+        pytest.param(
+            "update activity_hours set busy = idle",
+            "each of 360 slots is busy or idle",
+            id="busy and idle",
+        ),
         pytest.param(
             "update price_observations set usd_per_hour = '-1'", "a price is 0 or more", id="negative price"
         ),
         pytest.param("update price_observations set usd_per_hour = 'NaN'", "a price is 0 or more", id="no price"),
         pytest.param(
-            "update reservations set instances = -1", "paid capacity is seen after its start", id="-1 seats"
+            "update reservations set instances = -1", "paid capacity is last seen after its start", id="-1 instances"
         ),
-        pytest.param("update boots set ready_at = launched_at - 1", "a boot is in order", id="ready early"),
+        pytest.param("update boots set ready_at = launched_at - 1", "times of a boot are in order", id="ready early"),
         pytest.param(
             "update runs set instance_id = 'i-paid' where instance_id = 'i-fallback'",
             "runs of an instance follow each other",
@@ -107,7 +111,7 @@ def test_sum_that_differs_from_its_pools_is_detected(full: Engine, tmp_path: Pat
     assert breaches(full) == set()
     with writing(full) as connection:
         assert connection.execute(text(statement)).rowcount > 0
-    assert breaches(full) == {"a sum is that of its pools"}
+    assert breaches(full) == {"a fleet's sum equals the sum of its pools"}
 
 
 def test_sums_are_not_exported(full: Engine, tmp_path: Path) -> None:
@@ -119,11 +123,11 @@ def test_sums_are_not_exported(full: Engine, tmp_path: Path) -> None:
 def test_imported_export_gives_the_same_ledger(full: Engine, tmp_path: Path) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     exported = lines(full)
-    counts = take_in(other, exported)
+    counts = import_rows(other, exported)
     assert counts["token_readings"] == 64 and counts["outbox"] == 1
     assert lines(other) == exported
     assert breaches(other) == set()
-    take_in(other, exported)  # a second import changes nothing
+    import_rows(other, exported)  # a second import changes nothing
     assert lines(other) == exported
 
 
@@ -131,20 +135,20 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
     halves = [open_ledger(f"sqlite:///{tmp_path}/{name}.db") for name in "ab"]
     exported = lines(full)
     for turn, half in enumerate(halves):
-        take_in(half, exported)
+        import_rows(half, exported)
         with writing(half) as connection:
             odd = f"((at / 1000000 / 300) % 2) = {turn}"
             assert connection.execute(text(f"delete from token_readings where {odd}")).rowcount > 0
             connection.execute(text("delete from token_hours"))
             connection.execute(text("delete from outbox"))
     merged = lines(halves[0])
-    take_in(halves[1], merged)
+    import_rows(halves[1], merged)
     rows = [line for line in exported if '"table":"token_' in line]
     assert [line for line in lines(halves[1]) if '"table":"token_' in line] == rows
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         pytest.param(lambda rows: rows[:-1], "is incomplete", id="no last line"),
         pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is incomplete", id="a line lost"),
@@ -157,39 +161,39 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
         pytest.param(lambda rows: [rows[0], "[]"], "line 2: expected a JSON object", id="no object"),
     ],
 )
-def test_damaged_export_is_refused_as_a_whole(full: Engine, tmp_path: Path, damage, said: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+def test_damaged_export_is_refused_as_a_whole(full: Engine, tmp_path: Path, damage, message: str) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     before = lines(other)
-    with pytest.raises(LedgerError, match=said):
-        take_in(other, damage(lines(full)))  # pyright: ignore[reportUnknownArgumentType]
+    with pytest.raises(LedgerError, match=message):
+        import_rows(other, damage(lines(full)))  # pyright: ignore[reportUnknownArgumentType]
     assert lines(other) == before
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "value", "said"),
+    ("table", "column", "value", "message"),
     [
         ("runs", "cloud", "foo", "'foo' is not a valid Cloud"),
-        ("runs", "capacity_type", {}, "capacity_type is {}: no text"),
-        ("runs", "started_at", 1.5, "started_at is 1.5: no whole number"),
+        ("runs", "capacity_type", {}, "capacity_type is {}; expected text"),
+        ("runs", "started_at", 1.5, "started_at is 1.5; expected a whole number"),
         ("runs", "last_seen_at", 10**30, "line .*; nothing was imported"),
-        ("run_ends", "exact", "yes", "exact is 'yes': no whole number"),
-        ("price_observations", "usd_per_hour", 0.36, "usd_per_hour is 0.36: no text"),
-        ("price_observations", "usd_per_hour", "-1", "usd_per_hour is '-1': no amount"),
-        ("price_observations", "usd_per_hour", "NaN", "usd_per_hour is 'NaN': no amount"),
-        ("price_observations", "usd_per_hour", "dear", "usd_per_hour is 'dear': no amount"),
-        ("activity_hours", "busy", 5, "busy is 5: no text"),
+        ("run_ends", "exact", "yes", "exact is 'yes'; expected a whole number"),
+        ("price_observations", "usd_per_hour", 0.36, "usd_per_hour is 0.36; expected text"),
+        ("price_observations", "usd_per_hour", "-1", "usd_per_hour is '-1'; expected an amount"),
+        ("price_observations", "usd_per_hour", "NaN", "usd_per_hour is 'NaN'; expected an amount"),
+        ("price_observations", "usd_per_hour", "high", "usd_per_hour is 'high'; expected an amount"),
+        ("activity_hours", "busy", 5, "busy is 5; expected text"),
     ],
 )
 def test_value_that_no_report_can_read_is_refused(
-    full: Engine, tmp_path: Path, table: str, column: str, value: object, said: str
+    full: Engine, tmp_path: Path, table: str, column: str, value: object, message: str
 ) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     before, rows = lines(other), lines(full)
     number = next(n for n, row in enumerate(rows) if f'"table":"{table}"' in row)
     row = json.loads(rows[number])
     rows[number] = json.dumps({**row, "row": {**row["row"], column: value}})
-    with pytest.raises(LedgerError, match=said) as caught:
-        take_in(other, rows)
+    with pytest.raises(LedgerError, match=message) as caught:
+        import_rows(other, rows)
     assert f"line {number + 1}" in str(caught.value)
     assert lines(other) == before
 
@@ -198,12 +202,12 @@ def test_value_that_no_report_can_read_is_refused(
 def test_line_that_is_not_a_row_is_refused(full: Engine, tmp_path: Path, line: str) -> None:
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(LedgerError, match="line 2: expected"):
-        take_in(other, [lines(full)[0], line])
+        import_rows(other, [lines(full)[0], line])
 
 
-def head_of(rows: list[str], **said: str) -> list[str]:
+def head_of(rows: list[str], **fields: str) -> list[str]:
     """The export with the header of a release that has another schema."""
-    return [json.dumps(json.loads(rows[0]) | said), *rows[1:]]
+    return [json.dumps(json.loads(rows[0]) | fields), *rows[1:]]
 
 
 def with_rows(rows: list[str], table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
@@ -218,10 +222,10 @@ def test_export_of_the_next_release_is_imported_without_its_new_parts(full: Engi
     end = json.loads(rows[-1])
     rows = [*rows[:-1], '{"table":"racks","row":{"name":"r1"}}', json.dumps({"end": end["end"] | {"racks": 1}})]
     with pytest.raises(LedgerError, match="newer than this gpufleet reads"):
-        take_in(other, head_of(rows, schema="9999", oldest_reader="9999"))
+        import_rows(other, head_of(rows, schema="9999", oldest_reader="9999"))
     with pytest.raises(LedgerError, match="columns"):
-        take_in(other, rows)
-    take_in(other, head_of(rows, schema="9999", oldest_reader=HEAD))
+        import_rows(other, rows)
+    import_rows(other, head_of(rows, schema="9999", oldest_reader=HEAD))
     assert lines(other) == exported
 
 
@@ -229,8 +233,8 @@ def test_export_of_an_older_release_may_lack_nullable_columns(full: Engine, tmp_
     other, exported = open_ledger(f"sqlite:///{tmp_path}/other.db"), lines(full)
     older = with_rows(exported, "runs", lambda row: {name: row[name] for name in row if name != "owner"})
     with pytest.raises(LedgerError, match="columns"):
-        take_in(other, older)
-    take_in(other, head_of(older, schema="0001"))
+        import_rows(other, older)
+    import_rows(other, head_of(older, schema="0001"))
     wanted = with_rows(exported, "runs", lambda row: row | {"owner": None})
     assert list(map(json.loads, lines(other))) == list(map(json.loads, wanted))
 
@@ -238,11 +242,11 @@ def test_export_of_an_older_release_may_lack_nullable_columns(full: Engine, tmp_
 def test_numbered_rows_of_another_ledger_are_not_mixed(full: Engine) -> None:
     exported = [line.replace("🦊", "🐻") for line in lines(full)]
     with pytest.raises(LedgerError, match="import into an empty ledger"):
-        take_in(full, exported)
+        import_rows(full, exported)
 
 
-def call(*words: object) -> Result:
-    return CliRunner().invoke(build("ledger"), ["ledger", *map(str, words)])
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(build("ledger"), ["ledger", *map(str, arguments)])
 
 
 def test_command_checks_exports_and_imports(full: Engine, tmp_path: Path) -> None:
@@ -269,13 +273,13 @@ def test_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> No
     with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
         server = open_ledger(url)
         exported = lines(full)
-        take_in(server, exported)
+        import_rows(server, exported)
         assert breaches(server) == set()
         with writing(server) as connection:  # new row numbers continue after the imported ones
             assert enqueue(connection, Message(key="next", channel="#c", text="t"), NOW)
             connection.execute(text("delete from outbox where key = 'next'"))
         back = open_ledger(f"sqlite:///{tmp_path}/back.db")
-        take_in(back, lines(server))
+        import_rows(back, lines(server))
         assert sorted(lines(back)) == sorted(exported)
         server.dispose()
 
@@ -283,14 +287,14 @@ def test_ledger_moves_to_postgresql_and_back(full: Engine, tmp_path: Path) -> No
 def test_export_of_release_0_1_is_imported_with_codes(full: Engine, tmp_path: Path) -> None:
     with writing(full) as connection:
         decide = "insert into decision_heads values ('f', 'idle', :resource, 'end', :reason, '')"
-        for resource, reason in (("i-1", "still idle after its grace"), ("i-2", "a sentence of nobody")):
+        for resource, reason in (("i-1", "still idle after its grace"), ("i-2", "an unknown sentence")):
             connection.execute(text(decide), {"resource": resource, "reason": reason})
         begun = '{"resource": "i-1", "reason": "still idle after its grace", "detail": "as wanted"}'
         connection.execute(text("insert into intents values ('f', 'idle', 'i-1', :begun, 1)"), {"begun": begun})
     other = open_ledger(f"sqlite:///{tmp_path}/other.db")
-    take_in(other, head_of(lines(full), schema="0005"))
+    import_rows(other, head_of(lines(full), schema="0005"))
     with other.connect() as connection:
         reasons = connection.execute(text("select reason from decision_heads order by resource")).scalars().all()
         intents = connection.execute(text("select decision from intents")).scalars().all()
-    assert reasons == ["still_idle", "a sentence of nobody"]
+    assert reasons == ["still_idle", "an unknown sentence"]
     assert intents == [begun.replace("still idle after its grace", "still_idle")]

@@ -93,8 +93,8 @@ def _options(connection: Connection, table: str) -> tuple[bool, ...]:
     """SQLite only: whether the table has no row id of its own, and whether it never reuses a number."""
     if connection.dialect.name != "sqlite":
         return ()
-    words = connection.execute(text("select sql from sqlite_master where name = :name"), {"name": table}).scalar_one()
-    return tuple(option in words.lower() for option in ("without rowid", "autoincrement"))
+    sql = connection.execute(text("select sql from sqlite_master where name = :name"), {"name": table}).scalar_one()
+    return tuple(option in sql.lower() for option in ("without rowid", "autoincrement"))
 
 
 def contents(connection: Connection) -> dict[str, list[dict[str, Any]]]:
@@ -124,7 +124,7 @@ def test_ledger_of_release_0_1_is_migrated(new_database: Callable[[], str], ledg
         assert schema(brought) == schema(fresh)
         assert contents(brought) == contents(fresh)
         assert list(verify(brought)) == []
-    goes_on(engine)
+    check_that_rows_can_be_added(engine)
     assert [message.id for message in outbox.messages(engine)] == [1, 2]
 
 
@@ -143,14 +143,14 @@ CODED = (
 """The columns that differ between the recorded rows of release 0.1, with sentences, and those with codes."""
 
 
-def goes_on(engine: Engine) -> None:
+def check_that_rows_can_be_added(engine: Engine) -> None:
     """Check that newer tables can be written, and that new row numbers continue after the old ones."""
     with writing(engine) as connection:
         add_closed_period(connection, bill())
         add_notified_hour(connection, FLEET, NOW)
         write_sums(connection, FLEET, [day()])
         assert outbox.enqueue(connection, outbox.Message(key="next", channel="#c", text="t"), NOW)
-        note_reservations(connection, [seats()])
+        note_reservations(connection, [reservation()])
         note_declared(connection, FLEET, NOW, "{}")
     note_boots(engine, FLEET, [boot()], NOW)
     assert boot() in read_boots(engine, FLEET)
@@ -161,10 +161,12 @@ def goes_on(engine: Engine) -> None:
         assert last_notified_hour(connection, FLEET) == NOW
         assert read_sums(connection, FLEET) == [day()]
         assert declarations(connection, FLEET) == [(NOW, "{}")]
-        assert replace(seats(), missed_at=NOT_MISSED) in reservations(connection, FLEET, NOW - timedelta(days=1), NOW)
+        assert replace(reservation(), missed_at=NOT_MISSED) in reservations(
+            connection, FLEET, NOW - timedelta(days=1), NOW
+        )
 
 
-def seats() -> Reservation:
+def reservation() -> Reservation:
     return Reservation(
         cloud=Cloud.GCP, reservation="shared", started_at=NOW - timedelta(hours=1), instances=4, environment=FLEET,
         region="us-central1", zone="us-central1-a", machine_type="g2-standard-4", last_seen_at=NOW, pool="chat",
@@ -207,13 +209,13 @@ def bill() -> Confirmed:
 def test_later_tables_in_an_old_ledger_stay(new_database: Callable[[], str], ledgers: Ledgers) -> None:
     """The code of schema 0001 created every table that its release declared."""
     found: list[dict[str, list[dict[str, Any]]]] = []
-    for said in ("0005", "0001"):
+    for recorded in ("0005", "0001"):
         url = new_database()
         old = open_database(url)
         with writing(old) as connection:
             made(connection, "0005")
             filled(connection)
-            connection.execute(text("update alembic_version set version_num = :said"), {"said": said})
+            connection.execute(text("update alembic_version set version_num = :recorded"), {"recorded": recorded})
         old.dispose()
         with ledgers.open(url).connect() as connection:
             found.append(contents(connection))
@@ -244,12 +246,12 @@ def test_released_migrations_never_change() -> None:
 
 def breaks(before: Schema, after: Schema) -> list[str]:
     """The changes in `after` that break a release which knows only `before`."""
-    found = [f"{table} is gone" for table in before.keys() - after.keys()]
+    found = [f"{table} is removed" for table in before.keys() - after.keys()]
     for table in before.keys() & after.keys():
         old, new = before[table], after[table]
         for name, column in old["columns"].items():
             if new["columns"].get(name) != column:
-                found.append(f"{table}.{name} is gone or changed")
+                found.append(f"{table}.{name} is removed or changed")
         added = new["columns"].keys() - old["columns"].keys()
         found += [f"{table}.{name} must be filled" for name in added if not new["columns"][name]["nullable"]]
         found += [f"{table}: its {what} changed" for what in ("key", "unique", "options") if old[what] != new[what]]
@@ -274,11 +276,11 @@ def test_migrations_only_add_unless_they_declare_a_break(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "expected"),
     [
-        ("drop table told_hours", ["told_hours is gone"]),
-        ("alter table runs drop column owner", ["runs.owner is gone or changed"]),
-        ("alter table outcomes rename column error to fault", ["outcomes.error is gone or changed"]),
+        ("drop table told_hours", ["told_hours is removed"]),
+        ("alter table runs drop column owner", ["runs.owner is removed or changed"]),
+        ("alter table outcomes rename column error to fault", ["outcomes.error is removed or changed"]),
         ("alter table runs add column rack varchar(8) not null default ''", ["runs.rack must be filled"]),
         ("create unique index one_end on run_ends (instance_id)", ["run_ends: one_end refuses rows"]),
         ("alter table runs add column rack varchar(8)", []),
@@ -286,12 +288,14 @@ def test_migrations_only_add_unless_they_declare_a_break(url: str) -> None:
         ("create table racks (name varchar(8) not null)", []),
     ],
 )
-def test_changes_that_break_the_previous_release_are_named(tmp_path: Path, statement: str, said: list[str]) -> None:
+def test_changes_that_break_the_previous_release_are_named(
+    tmp_path: Path, statement: str, expected: list[str]
+) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     with writing(engine) as connection:
         before = schema(connection)
         connection.exec_driver_sql(statement)
-        assert breaks(before, schema(connection)) == said
+        assert breaks(before, schema(connection)) == expected
     engine.dispose()
 
 
@@ -321,7 +325,7 @@ def test_ledger_of_the_next_release_is_read_and_written(new_database: Callable[[
     with engine.connect() as connection:
         assert list(verify(connection)) == []
         assert connection.execute(text("select name from racks")).scalar_one() == "r1"
-    goes_on(engine)
+    check_that_rows_can_be_added(engine)
 
 
 @pytest.mark.parametrize("oldest", [None, "9998"])
@@ -330,5 +334,5 @@ def test_ledger_that_only_later_releases_may_use_is_not_changed(
 ) -> None:
     with writing(ledgers.open(url)) as connection:
         next_release(connection, oldest)
-    with pytest.raises(LedgerError, match="newer than this gpufleet knows.*upgrade gpufleet"):
+    with pytest.raises(LedgerError, match="newer than this gpufleet supports.*upgrade gpufleet"):
         ledgers.open(url)
