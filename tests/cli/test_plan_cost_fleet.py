@@ -15,8 +15,8 @@ from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.prices.previews import G6, group, preview
 from tests.fixtures.small_fleet import document
-from tests.gpufleet.prices.test_plan_cost import G6, group, preview
 
 
 def plan(folder: Path, environment: str = "dev") -> str:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from gpufleet.costs.bills import Bill, BillError, Form, read_bill
 from gpufleet.toolchain.folders import ROOT
-from tests.gpufleet.costs.test_trueup import as_csv, cur
+from tests.fixtures.costs.bill_rows import as_csv, cur_row
 
 NAME = "gpu-chat-x1"
 PLACE = "//compute.googleapis.com/projects/1/zones/us-central1-a/instances"
@@ -47,7 +47,7 @@ def of(bill: Bill) -> dict[str, Decimal]:
 
 
 def kind(name: str, usd: str, **more: str) -> dict[str, str]:
-    return cur("i-1", 1, usd, line_item_line_item_type=name, identity_line_item_id=name) | more
+    return cur_row("i-1", 1, usd, line_item_line_item_type=name, identity_line_item_id=name) | more
 
 
 EXTRA = {
@@ -120,19 +120,19 @@ def test_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
     parts = tmp_path / "data" / "BILLING_PERIOD=2026-11"
     parts.mkdir(parents=True)
     (tmp_path / "manifest.json.txt").write_text("{}")
-    as_csv(parts / "part-1.csv", [cur("i-1", 0, "1")])
-    body = b"\xef\xbb\xbf" + as_csv(tmp_path / "x.txt", [cur("i-1", 1, "2")]).read_bytes()
+    as_csv(parts / "part-1.csv", [cur_row("i-1", 0, "1")])
+    body = b"\xef\xbb\xbf" + as_csv(tmp_path / "x.txt", [cur_row("i-1", 1, "2")]).read_bytes()
     (parts / "part-2.csv.gz").write_bytes(gzip.compress(body))
     found = read_bill(tmp_path)
     assert [(line.resource, line.usd) for line in found.lines] == [("i-1", Decimal(1)), ("i-1", Decimal(2))]
     assert found.lines[1].start - found.lines[0].start == timedelta(hours=1)
-    as_csv(parts / "part-3.csv", [cur("i-1", 0, "1")])
+    as_csv(parts / "part-3.csv", [cur_row("i-1", 0, "1")])
     with pytest.raises(BillError, match="part-3.csv: row 1: occurs twice in the bill"):
         read_bill(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "said"),
+    ("name", "body", "message"),
     [
         pytest.param("b.csv.gz", gzip.compress(b"a,b\n")[:-6], "cannot be read completely", id="cut gzip"),
         pytest.param("b.csv.gz", b"\x1f\x8b\x08 and no more", "cannot be read completely", id="no gzip"),
@@ -144,16 +144,16 @@ def test_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
         pytest.param("none/b.txt", b"x", "contains no bill", id="a folder without one"),
     ],
 )
-def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body: bytes, said: str) -> None:
+def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body: bytes, message: str) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(body)
-    with pytest.raises(BillError, match=said):
+    with pytest.raises(BillError, match=message):
         read_bill(path if "/" not in name else path.parent)
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         pytest.param(
             google("1", sku="none"), "row 1: a column contains a value of another type", id="a word for a map"
@@ -165,8 +165,10 @@ def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body
         pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number for a time"),
     ],
 )
-def test_rows_with_unexpected_columns_are_named_in_the_error(tmp_path: Path, row: dict[str, Any], said: str) -> None:
-    with pytest.raises(BillError, match=said):
+def test_rows_with_unexpected_columns_are_named_in_the_error(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BillError, match=message):
         read_bill(lines(tmp_path / "b.jsonl", row))
 
 
@@ -201,7 +203,7 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param(lambda text: text.replace('","', '";"'), "separated by commas, got ';'", id="semicolon"),
         pytest.param(lambda text: text.replace('","', '"\t"'), r"separated by commas, got '\\t'", id="tabs"),
@@ -216,8 +218,9 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
                      r"row 1: ends \(2024-09-27T14:00Z\) before it starts", id="an end before its start"),
         pytest.param(lambda text: text.replace('"2024-09-27 16:00:00"', '"9999-12-31T23:59:59-10:00"'),
                      "row 1: an amount or a time is out of range", id="after all time"),
-        *(pytest.param(lambda text, usd=usd: text.replace('2.00000000000","Amazon', f'{usd}","Amazon'), said, id=usd)
-          for usd, said in (("1e400", "expected an amount below 10{15},"), ("1E+30",
+        *(pytest.param(lambda text, usd=usd: text.replace('2.00000000000","Amazon', f'{usd}","Amazon'),
+                       message, id=usd)
+          for usd, message in (("1e400", "expected an amount below 10{15},"), ("1E+30",
                      "expected an amount below 10{15},"),
                             *((usd, "expected an amount, got")
                               for usd in ("1e999999999", "1_000", "1,5", "٣", "Infinity")))),
@@ -230,9 +233,9 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
     ],
 )  # fmt: skip
 def test_corrupted_real_bill_is_refused_with_the_cause(
-    tmp_path: Path, change: Callable[[str], str], said: str
+    tmp_path: Path, change: Callable[[str], str], message: str
 ) -> None:
-    with pytest.raises(BillError, match=said):
+    with pytest.raises(BillError, match=message):
         read_bill(varied(tmp_path / "bill.csv", change))
 
 
@@ -293,7 +296,7 @@ def focus(**more: str) -> dict[str, str]:
         pytest.param(
             focus(CommitmentDiscountStatus="Unused", ResourceId="arn:aws:savingsplans::1:savingsplan/7",
                   x_UsageType="ComputeSP:1yrNoUpfront", ConsumedQuantity="", ConsumedUnit=""),
-            ("", "", None, "1.006", True), id="what nobody used of a plan",
+            ("", "", None, "1.006", True), id="unused part of a plan",
         ),
         pytest.param(
             focus(CapacityReservationId="arn:aws:ec2:us-east-1:1:capacity-reservation/cr-1",
@@ -335,7 +338,7 @@ def test_rows_of_focus_1_2(tmp_path: Path, row: dict[str, str], expected: tuple[
 def test_gpu_instances_of_cur_2_0_with_nested_columns(
     tmp_path: Path, usage: str, kind_of_line: str, sku: str
 ) -> None:
-    row = cur(
+    row = cur_row(
         "arn:aws:ec2:us-east-1:1:instance/i-7", 3, "98.32", line_item_usage_type=usage,
         line_item_line_item_type=kind_of_line, savings_plan_savings_plan_effective_cost="98.32",
     )  # fmt: skip

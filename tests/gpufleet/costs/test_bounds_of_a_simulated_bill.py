@@ -71,7 +71,7 @@ class Settings:
     disk: int = 1
     usd: Mapping[str, Decimal] = field(default_factory=lambda: {NAT: Decimal("0.05"), DISK: Decimal("0.01")})
     """Stated prices of shared resources and of on-demand machines."""
-    seats: int | None = None
+    declared_instances: int | None = None
     """The number of instances of the reservation that the fleet declares. None: all of them."""
 
     def declared(self) -> DeclaredCosts:
@@ -94,7 +94,7 @@ def _sku(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class SimulatedRun:
     """An instance as its cloud records it."""
 
     name: str
@@ -112,11 +112,11 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class SimulatedFleet:
     """A cloud, the settings of a fleet in it, and the times of the passes that read both."""
 
-    looks: Sequence[int]
-    lives: Sequence[Life]
+    passes: Sequence[int]
+    records: Sequence[SimulatedRun]
     settings: Sequence[tuple[int, Settings]]
     """The settings with the second from which each applies. The first applies from 0."""
     begins: int
@@ -126,26 +126,26 @@ class World:
     """How many instances others would use: a new number with each pass, and any number in gaps."""
     now: int
 
-    def seen(self) -> "World":
+    def seen(self) -> "SimulatedFleet":
         """A copy without instances that start and end between two passes: bounds cover only what the ledger knows."""
-        return replace(self, lives=[life for life in self.lives if any(map(life.alive, self.looks))])
+        return replace(self, records=[record for record in self.records if any(map(record.alive, self.passes))])
 
-    def look_before(self, at: int) -> int:
-        return max((look for look in self.looks if look <= at), default=self.looks[0])
+    def pass_before(self, at: int) -> int:
+        return max((pass_time for pass_time in self.passes if pass_time <= at), default=self.passes[0])
 
-    def between_looks(self, at: int) -> tuple[int, int]:
+    def between_passes(self, at: int) -> tuple[int, int]:
         """The interval between two passes that contains `at`."""
-        before = self.look_before(at)
-        return before, min((look for look in self.looks if look > before), default=self.now + 1)
+        before = self.pass_before(at)
+        return before, min((pass_time for pass_time in self.passes if pass_time > before), default=self.now + 1)
 
     @cached_property
     def kept(self) -> list[tuple[int, Settings]]:
         """The settings that the passes saw, each with the time of the first pass that saw it."""
         found: list[tuple[int, Settings]] = []
-        for look in self.looks:
-            now = self.declared_at(look)
+        for pass_time in self.passes:
+            now = self.declared_at(pass_time)
             if not found or found[-1][1] != now:
-                found.append((look, now))
+                found.append((pass_time, now))
         return found
 
     def declared_at(self, at: int) -> Settings:
@@ -170,7 +170,7 @@ class World:
     def unpriced(self) -> bool:
         """Whether any resource has no price at some time."""
         times = [0, *self.edges(0, self.now)]
-        names = {NAT, DISK} | {life.machine for life in self.lives}
+        names = {NAT, DISK} | {record.machine for record in self.records}
         return any(self.rate(name, ON_DEMAND, at) == SECRET for name in names for at in times)
 
     def count_at(self, at: int) -> int:
@@ -179,19 +179,19 @@ class World:
 
     def elsewhere(self, at: int) -> int:
         """How many instances of the reservation others use. In a gap the number changes every half hour."""
-        look = self.look_before(at)
-        following = min((one for one in self.looks if one > look), default=self.now)
-        if following - look > HOUR or following == self.now:
+        pass_time = self.pass_before(at)
+        following = min((one for one in self.passes if one > pass_time), default=self.now)
+        if following - pass_time > HOUR or following == self.now:
             step = max(at - at % 1_800, self.begins)
         else:
-            step = following if look < self.begins else look
-        used = sum(life.kind is RESERVED and life.alive(step) for life in self.lives)
+            step = following if pass_time < self.begins else pass_time
+        used = sum(record.kind is RESERVED and record.alive(step) for record in self.records)
         return max(0, min(self.others[step % len(self.others)], self.count_at(step) - used))
 
     def edges(self, since: int, until: int) -> list[int]:
         """Times at which any rate may change."""
-        found = {CHANGE, *self.looks, *range(0, self.now, 1_800)}
-        found |= {at for life in self.lives for at in (life.start, life.end or 0)}
+        found = {CHANGE, *self.passes, *range(0, self.now, 1_800)}
+        found |= {at for record in self.records for at in (record.start, record.end or 0)}
         found |= {at for at, _ in (*self.settings, *self.counts)}
         return sorted({since, until, *(at for at in found if since < at < until)})
 
@@ -202,35 +202,45 @@ class World:
         for start, end in pairwise(self.edges(since, until) if since < until else ()):
             for pool, model, owner, usd in self._rates(start):
                 _add(found, pool, model, owner, usd * (end - start))
-        for life in self.lives:
-            young = life.taken and life.kind is SPOT and life.end is not None and life.end - life.start < HOUR
-            if young and life.end is not None and since <= life.end < until:
-                for start, end in pairwise(self.edges(life.start, life.end)):
-                    says, usd = self.rule(start), self.rate(life.machine, life.kind, start)
-                    _add(found, life.pool, says.models[life.pool], says.owners[life.pool], -usd * (end - start))
+        for record in self.records:
+            young = (
+                record.taken and record.kind is SPOT and record.end is not None and record.end - record.start < HOUR
+            )
+            if young and record.end is not None and since <= record.end < until:
+                for start, end in pairwise(self.edges(record.start, record.end)):
+                    applied, usd = self.rule(start), self.rate(record.machine, record.kind, start)
+                    _add(
+                        found,
+                        record.pool,
+                        applied.models[record.pool],
+                        applied.owners[record.pool],
+                        -usd * (end - start),
+                    )
         return found
 
     def _rates(self, at: int) -> Iterator[tuple[str, str, str, Decimal]]:
         """Pool, model, owner and USD per hour of everything that costs money at a time."""
-        says = self.rule(at)
-        for life in self.lives:
-            if life.alive(at):
-                usd = self.rate(life.machine, life.kind, at) + says.disk * self.rate(DISK, ON_DEMAND, at)
-                yield life.pool, says.models[life.pool], says.owners[life.pool], usd
+        applied = self.rule(at)
+        for record in self.records:
+            if record.alive(at):
+                usd = self.rate(record.machine, record.kind, at) + applied.disk * self.rate(DISK, ON_DEMAND, at)
+                yield record.pool, applied.models[record.pool], applied.owners[record.pool], usd
         nat = self.rate(NAT, ON_DEMAND, at)
         if nat == SECRET:  # a cost without a price is not split over pools
-            yield NONE, NONE, NONE, says.nat * nat
+            yield NONE, NONE, NONE, applied.nat * nat
         for pool in POOLS if nat != SECRET else ():
-            share = Decimal(says.most[pool]) / sum(says.most.values())
-            yield pool, says.models[pool], says.owners[pool], says.nat * nat * share
+            share = Decimal(applied.most[pool]) / sum(applied.most.values())
+            yield pool, applied.models[pool], applied.owners[pool], applied.nat * nat * share
         total = self.count_at(at)
-        used = sum(life.kind is RESERVED and life.alive(at) for life in self.lives)
+        used = sum(record.kind is RESERVED and record.alive(at) for record in self.records)
         free = max(0, total - used - self.elsewhere(at))
         if free:
-            first = min(look for look in self.looks if look >= self.begins)  # its settings apply from the start
-            seats = self.declared_at(max(self.look_before(at), first)).seats
-            part = 1 if seats is None else Decimal(min(seats, total)) / total
-            yield "a", says.models["a"], says.owners["a"], free * part * self.rate(KNOWN, RESERVED, at)
+            first = min(
+                pass_time for pass_time in self.passes if pass_time >= self.begins
+            )  # its settings apply from the start
+            declared_instances = self.declared_at(max(self.pass_before(at), first)).declared_instances
+            part = 1 if declared_instances is None else Decimal(min(declared_instances, total)) / total
+            yield "a", applied.models["a"], applied.owners["a"], free * part * self.rate(KNOWN, RESERVED, at)
 
 
 def _add(bill: Bill, pool: str, model: str, owner: str, usd: Decimal) -> None:
@@ -238,50 +248,64 @@ def _add(bill: Bill, pool: str, model: str, owner: str, usd: Decimal) -> None:
         bill[key] += usd
 
 
-def write(connection: Connection, fleet: str, world: World) -> None:
+def write(connection: Connection, fleet: str, simulation: SimulatedFleet) -> None:
     """Write what the passes would leave in the ledger."""
-    found = [_run(fleet, life, world) for life in world.lives]
+    found = [_run(fleet, record, simulation) for record in simulation.records]
     facts.add_runs(connection, [run for run, _ in found])
     facts.add_ends(connection, [end for _, ends in found for end in ends])
-    for since, says in world.kept:
-        note_declared(connection, fleet, when(since), content_of(says.declared()))
-    paid = [(_reservation(fleet, world, look), look) for look in world.looks if world.count_at(look)]
+    for since, applied in simulation.kept:
+        note_declared(connection, fleet, when(since), content_of(applied.declared()))
+    paid = [
+        (_reservation(fleet, simulation, pass_time), pass_time)
+        for pass_time in simulation.passes
+        if simulation.count_at(pass_time)
+    ]
     for _, alike in groupby(paid, key=lambda one: one[0]):
-        times = [look for _, look in alike]
-        for look in sorted({times[0], times[-1]}):
-            note_reservations(connection, [replace(_reservation(fleet, world, look), last_seen_at=when(look))])
+        times = [pass_time for _, pass_time in alike]
+        for pass_time in sorted({times[0], times[-1]}):
+            note_reservations(
+                connection, [replace(_reservation(fleet, simulation, pass_time), last_seen_at=when(pass_time))]
+            )
     empty = {"metrics_from": None, "metrics_until": None, "notes": "", "priced": 1, "paid": 1}
     facts.merge(
-        connection, PASSES, [{"environment": fleet, "at": when(look), "host": "h", **empty} for look in world.looks]
+        connection,
+        PASSES,
+        [{"environment": fleet, "at": when(pass_time), "host": "h", **empty} for pass_time in simulation.passes],
     )
 
 
-def _reservation(fleet: str, world: World, look: int) -> Reservation:
-    says, others = world.declared_at(look), world.elsewhere(look)
+def _reservation(fleet: str, simulation: SimulatedFleet, pass_time: int) -> Reservation:
+    applied, others = simulation.declared_at(pass_time), simulation.elsewhere(pass_time)
     return Reservation(
-        cloud=Cloud.AWS, reservation=f"cr-{fleet}", started_at=when(world.begins), instances=world.count_at(look),
+        cloud=Cloud.AWS, reservation=f"cr-{fleet}", started_at=when(simulation.begins),
+        instances=simulation.count_at(pass_time),
         environment=fleet, region=REGION, zone="z", machine_type=KNOWN, last_seen_at=T0, pool="a",
-        model=says.models["a"], owner=says.owners["a"], elsewhere=others, seats=says.seats,
+        model=applied.models["a"], owner=applied.owners["a"], elsewhere=others, seats=applied.declared_instances,
         accounts={"123": others} if others > 1 else None,
     )  # fmt: skip
 
 
-def _run(fleet: str, life: Life, world: World) -> tuple[Run, list[RunEnd]]:
-    alive = [look for look in world.looks if life.alive(look)]
-    says, name = world.declared_at(alive[0]), f"{life.name}-{fleet}"
+def _run(fleet: str, record: SimulatedRun, simulation: SimulatedFleet) -> tuple[Run, list[RunEnd]]:
+    alive = [pass_time for pass_time in simulation.passes if record.alive(pass_time)]
+    applied, name = simulation.declared_at(alive[0]), f"{record.name}-{fleet}"
     run = Run(
-        cloud=Cloud.AWS, instance_id=name, started_at=when(life.start), environment=fleet, region=REGION, zone="z",
-        machine_type=life.machine, capacity_type=life.kind, last_seen_at=when(alive[-1]), pool=life.pool,
-        model=says.models[life.pool], owner=says.owners[life.pool],
-        reservation=f"cr-{fleet}" if life.kind is RESERVED else None,
+        cloud=Cloud.AWS, instance_id=name, started_at=when(record.start), environment=fleet, region=REGION, zone="z",
+        machine_type=record.machine, capacity_type=record.kind, last_seen_at=when(alive[-1]), pool=record.pool,
+        model=applied.models[record.pool], owner=applied.owners[record.pool],
+        reservation=f"cr-{fleet}" if record.kind is RESERVED else None,
     )  # fmt: skip
-    missed = [look for look in world.looks if look > alive[-1]]
-    if not missed or life.end is None:
+    missed = [pass_time for pass_time in simulation.passes if pass_time > alive[-1]]
+    if not missed or record.end is None:
         return run, []
-    cause = EndCause.PREEMPTED if life.taken else EndCause.ENDED if life.dated else EndCause.ABSENT
-    at = life.end if life.dated else missed[0]
+    cause = EndCause.PREEMPTED if record.taken else EndCause.ENDED if record.dated else EndCause.ABSENT
+    at = record.end if record.dated else missed[0]
     ended = RunEnd(
-        cloud=Cloud.AWS, instance_id=name, started_at=run.started_at, ended_at=when(at), cause=cause, exact=life.dated
+        cloud=Cloud.AWS,
+        instance_id=name,
+        started_at=run.started_at,
+        ended_at=when(at),
+        cause=cause,
+        exact=record.dated,
     )
     return run, [ended]
 
@@ -291,23 +315,23 @@ COUNTS = st.integers(2, 6)
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def simulated_fleets(draw: st.DrawFn) -> SimulatedFleet:
     """Draws passes with gaps, and arbitrary changes between them."""
     every = draw(st.sampled_from([600, 3_000, 12_000]))
     gaps = draw(st.lists(st.tuples(SECONDS, st.integers(HOUR, 90_000)), max_size=3))
     last = draw(st.integers(END // 2, END))
-    looks = [
+    passes = [
         at
         for at in range(0, last + 1, every)
         if at == 0 or not any(start <= at < start + length for start, length in gaps)
     ]
-    reserved, lives = 0, list[Life]()
+    reserved, records = 0, list[SimulatedRun]()
     for number in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from([ON_DEMAND, SPOT, RESERVED]))
         reserved += kind is RESERVED
         start, length = draw(SECONDS), draw(st.one_of(st.none(), st.integers(60, END), st.integers(60, 5_000)))
-        lives.append(
-            Life(
+        records.append(
+            SimulatedRun(
                 name=f"i-{number}",
                 kind=ON_DEMAND if kind is RESERVED and reserved > 2 else kind,
                 # a credit without a price has no bounds
@@ -318,23 +342,24 @@ def worlds(draw: st.DrawFn) -> World:
             )
         )  # fmt: skip
     begins = draw(st.one_of(st.just(0), SECONDS))
-    return World(
-        looks=looks, lives=lives, begins=begins, counts=draw(_counts(looks, begins)), settings=draw(_settings()),
+    return SimulatedFleet(
+        passes=passes, records=records, begins=begins, counts=draw(_counts(passes, begins)),
+        settings=draw(_settings()),
         others=draw(st.lists(st.integers(0, 6), min_size=1, max_size=7)), now=last + draw(st.integers(0, 50_000)),
     ).seen()  # fmt: skip
 
 
 @st.composite
-def _counts(draw: st.DrawFn, looks: Sequence[int], begins: int) -> list[tuple[int, int]]:
+def _counts(draw: st.DrawFn, passes: Sequence[int], begins: int) -> list[tuple[int, int]]:
     """The instance counts of the reservation. A count changes at most once between two passes, and only where a
     pass sees it."""
-    first = next((look for look in looks if look >= begins), None)
+    first = next((pass_time for pass_time in passes if pass_time >= begins), None)
     if first is None:
         return []
     found = [(begins, draw(COUNTS))]
     for at in sorted(draw(st.lists(SECONDS, max_size=3))):
-        before = max(look for look in looks if look <= at)
-        if at > first and at <= looks[-1] and found[-1][0] <= before:
+        before = max(pass_time for pass_time in passes if pass_time <= at)
+        if at > first and at <= passes[-1] and found[-1][0] <= before:
             found.append((at, draw(st.one_of(COUNTS, st.just(0)))))
             if not found[-1][1]:
                 break
@@ -343,7 +368,7 @@ def _counts(draw: st.DrawFn, looks: Sequence[int], begins: int) -> list[tuple[in
 
 @st.composite
 def _settings(draw: st.DrawFn) -> list[tuple[int, Settings]]:
-    one = Settings(seats=draw(st.one_of(st.none(), st.integers(1, 6))))
+    one = Settings(declared_instances=draw(st.one_of(st.none(), st.integers(1, 6))))
     found = [(0, one)]
     names, owners = st.sampled_from(["m/a", "m/b", "m/c"]), st.sampled_from(["search", "research", "others"])
     dollars = st.sampled_from([Decimal("0.25"), Decimal("0.75"), Decimal(2)])
@@ -354,7 +379,7 @@ def _settings(draw: st.DrawFn) -> list[tuple[int, Settings]]:
         "nat": st.integers(0, 3),
         "disk": st.integers(0, 3),
         "usd": st.dictionaries(st.sampled_from([NAT, DISK, KNOWN, UNKNOWN]), dollars),
-        "seats": st.one_of(st.none(), st.integers(1, 6)),
+        "declared_instances": st.one_of(st.none(), st.integers(1, 6)),
     }
     for at in sorted(draw(st.lists(st.integers(1, END), max_size=5))):
         name = draw(st.sampled_from(sorted(changes)))
@@ -382,43 +407,45 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     return engine
 
 
-def reports(engine: Engine, world: World, windows: Sequence[tuple[int, int]]) -> list[Report]:
+def reports(engine: Engine, simulation: SimulatedFleet, windows: Sequence[tuple[int, int]]) -> list[Report]:
     fleet = f"fleet-{next(_fleets)}"
     with writing(engine) as connection:
-        write(connection, fleet, world)
-    today = world.settings[-1][1].declared()
+        write(connection, fleet, simulation)
+    today = simulation.settings[-1][1].declared()
     spans = [(when(since), when(until)) for since, until in windows]
     query = CostQuery(engine, fleet, REGION, overrides=today.prices, packaged=PackagedPrices(), declared=today)
     query.read(spans)
     scope = ReportScope(fleet=fleet, environment="e", cloud="aws", region=REGION, since=T0, until=T0,
-        now=when(world.now),
+        now=when(simulation.now),
                   allow_unpriced=True)  # fmt: skip
     return [query.report(replace(scope, since=since, until=until)) for since, until in spans]
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(world=worlds(), cuts=st.lists(st.integers(1, END), max_size=3, unique=True).map(sorted))
-def test_bounds_contain_the_bill_by_pool_model_and_team(ledger: Engine, world: World, cuts: list[int]) -> None:
+@given(simulation=simulated_fleets(), cuts=st.lists(st.integers(1, END), max_size=3, unique=True).map(sorted))
+def test_bounds_contain_the_bill_by_pool_model_and_team(
+    ledger: Engine, simulation: SimulatedFleet, cuts: list[int]
+) -> None:
     parts = [*pairwise([0, *cuts, END + 60_000])]
     # Bounds of one cause hide those of another, so each interval with a change is also checked alone.
     changes = sorted(
-        {world.between_looks(at) for at, _ in world.counts}
-        | {max(pairwise(world.looks), key=_length, default=(0, 1))}
+        {simulation.between_passes(at) for at, _ in simulation.counts}
+        | {max(pairwise(simulation.passes), key=_length, default=(0, 1))}
     )
     windows = [(0, END + 60_000), *parts, *changes]
-    whole, *found_of = reports(ledger, world, windows)
+    whole, *found_of = reports(ledger, simulation, windows)
     of_parts = found_of[: len(parts)]
     assert money.total(part.total.allocation for part in of_parts) == whole.total.allocation
     for window, found in zip(windows, [whole, *found_of], strict=True):
         assert faults(document(found)) == [], window
-        truth = world.bill(*window)
+        truth = simulation.bill(*window)
         for by in (By.POOL, By.MODEL, By.TEAM):
             names = {name for kind, name in truth if kind == by and truth[kind, name]}
             assert names <= found.groups[by].keys(), window
             for name, figure in found.groups[by].items():
                 _holds(figure.least, truth[by.value, name], figure.most, (window, by, name))
         _holds(found.total.least, truth["", ""], found.total.most, (window,))
-        assert found.total.most is not None or world.unpriced()
+        assert found.total.most is not None or simulation.unpriced()
 
 
 def _length(span: tuple[int, int]) -> int:

@@ -206,8 +206,8 @@ def test_period_for_which_a_reservation_is_charged(
 @pytest.mark.parametrize(
     ("more", "free"),
     [
-        pytest.param({}, 2, id="alike, and says nothing of a reservation"),
-        pytest.param({"reservation": "cr-1", "zone": "z", "capacity_type": ON_DEMAND}, 2, id="says that it is in it"),
+        pytest.param({}, 2, id="alike, without a reservation"),
+        pytest.param({"reservation": "cr-1", "zone": "z", "capacity_type": ON_DEMAND}, 2, id="in the reservation"),
         pytest.param({"reservation": "cr-2"}, 3, id="in another one"),
         pytest.param({"capacity_type": ON_DEMAND}, 3, id="on demand"),
         pytest.param({"zone": "us-east-1b"}, 3, id="another zone"),
@@ -267,8 +267,8 @@ def test_shared_cost_is_split_over_pools_only_while_it_is_known() -> None:
     given = facts(declared=declared, known=(T0 + HOUR, T0 + 3 * HOUR))
     sku = "aws:vpc:nat-gateway"
 
-    def part(usd: str, seconds: str, words: str, **more: Any) -> Charge:
-        mine = price(sku, usd, source=f"t; {words} of 3 parts", list_usd_per_hour=Decimal("0.045"))
+    def part(usd: str, seconds: str, units: str, **more: Any) -> Charge:
+        mine = price(sku, usd, source=f"t; {units} of 3 parts", list_usd_per_hour=Decimal("0.045"))
         return of_shared(sku, 1, 3, seconds, mine, resource="NAT gateway", zone="", **more)
 
     rows = (
@@ -281,8 +281,8 @@ def test_shared_cost_is_split_over_pools_only_while_it_is_known() -> None:
     assert inside == [(T0 + 1.5 * HOUR, T0 + 2 * HOUR)] * 2
     assert list(standing(given, book(), T0, T0 + HOUR)) == []
     assert list(standing(replace(given, known=None), book(), T0, T0 + 4 * HOUR)) == []
-    nobody = {"resource": "NAT gateway", "zone": "", "pool": None, "model": None, "owner": None}
-    same(standing(given, book({}), T0, T0 + 2 * HOUR), of_shared(sku, 1, 2, None, None, **nobody))
+    unassigned = {"resource": "NAT gateway", "zone": "", "pool": None, "model": None, "owner": None}
+    same(standing(given, book({}), T0, T0 + 2 * HOUR), of_shared(sku, 1, 2, None, None, **unassigned))
     with pytest.raises(MissingPriceError, match="nat-gateway"):
         bill(given, 0, 4, book({}))
 
@@ -291,20 +291,20 @@ def test_unused_commitment_is_charged() -> None:
     run = replace(RUN, capacity_type=ON_DEMAND, started_at=T0 + HOUR, ended_at=T0 + 2 * HOUR)
     given = facts(run, declared=DeclaredCosts(spends=[PLAN]), known=(T0, T0 + 3 * HOUR))
 
-    def rest(begin: float, end: float, usd: str, seconds: str) -> Charge:
+    def unused_part(begin: float, end: float, usd: str, seconds: str) -> Charge:
         mine = price("commitment:sp-1", usd, region="", source="order; not used of 1 USD/h", as_of=T0,
                      valid_from=T0 - HOUR)  # fmt: skip
         more = {"kind": ChargeKind.COMMITTED, "state": UseState.UNUSED, "capacity_type": RESERVED, "resource": "sp-1"}
-        nobody = {"region": "", "zone": "", "pool": None, "model": None, "owner": None}
-        return of_shared("commitment:sp-1", begin, end, seconds, mine, **(nobody | more))
+        unassigned = {"region": "", "zone": "", "pool": None, "model": None, "owner": None}
+        return of_shared("commitment:sp-1", begin, end, seconds, mine, **(unassigned | more))
 
     same(
         standing(given, book(), T0 - HOUR, T0 + 4 * HOUR),
-        rest(0, 1, "1", "3600"),
-        rest(1, 2, "0.4", "1440"),
-        rest(2, 3, "1", "3600"),
+        unused_part(0, 1, "1", "3600"),
+        unused_part(1, 2, "0.4", "1440"),
+        unused_part(2, 3, "1", "3600"),
     )
-    same(standing(given, book(), T0 + 1.5 * HOUR, T0 + 1.75 * HOUR), rest(1.5, 1.75, "0.4", "360"))
+    same(standing(given, book(), T0 + 1.5 * HOUR, T0 + 1.75 * HOUR), unused_part(1.5, 1.75, "0.4", "360"))
     assert list(standing(replace(given, known=None), book(), T0, T0 + HOUR)) == []
     covered, *_ = bill(given, 1, 2)
     assert covered.price is not None and covered.price.usd_per_hour == Decimal("0.6")

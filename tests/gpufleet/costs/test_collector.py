@@ -18,7 +18,7 @@ from gpufleet.costs.document import document
 from gpufleet.costs.query import CostQuery
 from gpufleet.costs.render import as_text
 from gpufleet.costs.report import By, Report, ReportScope
-from gpufleet.costs.samples import MetricNames, RawSeries
+from gpufleet.costs.samples import RawSeries
 from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain import money, tags
 from gpufleet.domain.activity import ActivityKind
@@ -35,23 +35,14 @@ from gpufleet.ledger.facts import NOT_MISSED, EndCause, Run
 from gpufleet.ledger.history import runs as read_runs
 from gpufleet.ledger.reservations import reservations
 from gpufleet.ledger.schema import open_ledger
-from gpufleet.ledger.tables import METADATA
+from gpufleet.ledger.tables import METADATA, RESERVATION_READS
 from gpufleet.prices.packaged import PackagedPrices
+from tests.fixtures.costs.metric_names import NAMES
 from tests.fixtures.watchdogs.plain import document as fleet_document
 
 Item = TypeVar("Item")
 T0 = datetime(2026, 7, 1, 6, 0, tzinfo=UTC)
 FLEET = "aws/test/us-east-1"
-NAMES = MetricNames(
-    prompt="prompt",
-    cached="cached",
-    generation="generation",
-    prefill_seconds="prefill",
-    decode_seconds="decode",
-    process_start="process_start",
-    requests=("running",),
-    gpu_active=("gpu",),
-)
 FACTS = FleetFacts(
     name=FLEET,
     environment="test",
@@ -63,10 +54,10 @@ FACTS = FleetFacts(
 
 
 @dataclass
-class World:
+class FakeSources:
     """A fake cloud and a fake metrics store."""
 
-    lives_now: list[InstanceRecord] = field(default_factory=list[InstanceRecord])
+    records_now: list[InstanceRecord] = field(default_factory=list[InstanceRecord])
     endings_now: list[InstanceEnd] = field(default_factory=list[InstanceEnd])
     paid_now: list[PaidCapacity] = field(default_factory=list[PaidCapacity])
     market_now: list[Price] = field(default_factory=list[Price])
@@ -79,11 +70,11 @@ class World:
     """The start of the price window that each pass asks for."""
 
     def history(self) -> InstanceHistory:
-        readable = [life for life in self.lives_now if life.instance.id not in self.malformed]
+        readable = [record for record in self.records_now if record.instance.id not in self.malformed]
         return InstanceHistory(records=self._or_raise("history", readable), errors=self.malformed)
 
     def endings(self, zones: Collection[str]) -> Sequence[InstanceEnd]:
-        assert zones, "asked only where something is gone"
+        assert zones, "requested only if an instance is missing"
         return self._or_raise("endings", self.endings_now)
 
     def paid(self) -> Sequence[PaidCapacity]:
@@ -101,7 +92,7 @@ class World:
         cut = [RawSeries(s.labels, [x for x in s.samples if since <= x.at <= until]) for s in self.series_now]
         return self._or_raise("samples", [s for s in cut if s.samples])
 
-    def sources(self) -> CollectorSources:
+    def as_collector_sources(self) -> CollectorSources:
         return CollectorSources(history=self, paid=self, market=self, samples=self, names=NAMES)
 
     def _or_raise(self, what: str, value: list[Item]) -> list[Item]:
@@ -110,7 +101,7 @@ class World:
         return value
 
 
-def life(name: str, start: float, capacity: CapacityType, **more: object) -> InstanceRecord:
+def record(name: str, start: float, capacity: CapacityType, **more: object) -> InstanceRecord:
     instance = Instance(
         id=name,
         cloud=Cloud.AWS,
@@ -159,10 +150,10 @@ def ledger(tmp_path: Path) -> Engine:
 
 
 @pytest.fixture
-def world() -> World:
+def sources() -> FakeSources:
     """A busy reserved instance and an idle spot instance, both first seen after an hour."""
-    return World(
-        lives_now=[life("i-reserved", 0, CapacityType.RESERVED), life("i-spot", 600, CapacityType.SPOT)],
+    return FakeSources(
+        records_now=[record("i-reserved", 0, CapacityType.RESERVED), record("i-spot", 600, CapacityType.SPOT)],
         paid_now=[
             PaidCapacity(
                 cloud=Cloud.AWS,
@@ -207,8 +198,8 @@ def report(ledger: Engine, since: float = -3600, until: float = 3601) -> Report:
     return query.report(scope)
 
 
-def one_pass(ledger: Engine, world: World, second: float = 3600) -> Collected:
-    return collect(ledger, world.sources(), FACTS, at(second))
+def one_pass(ledger: Engine, sources: FakeSources, second: float = 3600) -> Collected:
+    return collect(ledger, sources.as_collector_sources(), FACTS, at(second))
 
 
 def dump(ledger: Engine) -> dict[str, list[tuple[object, ...]]]:
@@ -218,8 +209,8 @@ def dump(ledger: Engine) -> dict[str, list[tuple[object, ...]]]:
         return {t.name: sorted(tuple(row) for row in connection.execute(select(t))) for t in tables}
 
 
-def test_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world)
+def test_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources)
     found = document(report(ledger))
     total = found["total"]
     # reserved: 3600 s at 0.8048 (packaged list price), unused for 600 s before; spot: 3000 s at 0.3
@@ -236,8 +227,8 @@ def test_pass_becomes_a_report_that_can_be_recomputed(ledger: Engine, world: Wor
     assert {row["source"] for row in found["prices"]} == {"market", "packaged: karpenter-provider-aws"}
 
 
-def test_idle_starting_and_unused_time_are_distinguished(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world)
+def test_idle_starting_and_unused_time_are_distinguished(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources)
     groups = report(ledger).groups[By.CAPACITY_TYPE]
     spot, reserved = document(report(ledger))["by"]["capacity-type"]["spot"], groups["reserved"]
     assert spot["seconds"] == {"idle": "2900.000000", "starting": "100.000000"}
@@ -251,33 +242,35 @@ def test_idle_starting_and_unused_time_are_distinguished(ledger: Engine, world: 
 
 
 @pytest.mark.parametrize("role", [tags.CONTROL, tags.ROUTER])
-def test_control_host_and_routers_are_shared_costs_and_not_runs(ledger: Engine, world: World, role: str) -> None:
-    one_pass(ledger, world)
+def test_control_host_and_routers_are_shared_costs_and_not_runs(
+    ledger: Engine, sources: FakeSources, role: str
+) -> None:
+    one_pass(ledger, sources)
     before = report(ledger).total
-    found = life("i-house", 0, CapacityType.ON_DEMAND)
-    house = replace(found.instance, machine_type="m6i.large", pool=None, tags={tags.ROLE: role})
-    world.lives_now.append(replace(found, instance=house))
-    one_pass(ledger, world)
+    found = record("i-control-host", 0, CapacityType.ON_DEMAND)
+    control_host = replace(found.instance, machine_type="m6i.large", pool=None, tags={tags.ROLE: role})
+    sources.records_now.append(replace(found, instance=control_host))
+    one_pass(ledger, sources)
     with ledger.connect() as connection:
         assert {run.instance_id for run in read_runs(connection, FLEET, at(-1), at(9000))} == {"i-reserved", "i-spot"}
     assert report(ledger).total == before, "m6i.large has no price here, and needs none"
 
 
-def test_instance_of_an_unknown_pool_is_charged(ledger: Engine, world: World) -> None:
-    found = life("i-astray", 0, CapacityType.ON_DEMAND)
-    world.lives_now.append(replace(found, instance=replace(found.instance, pool=None)))
-    one_pass(ledger, world)
+def test_instance_of_an_unknown_pool_is_charged(ledger: Engine, sources: FakeSources) -> None:
+    found = record("i-astray", 0, CapacityType.ON_DEMAND)
+    sources.records_now.append(replace(found, instance=replace(found.instance, pool=None)))
+    one_pass(ledger, sources)
     with ledger.connect() as connection:
         assert "i-astray" in {run.instance_id for run in read_runs(connection, FLEET, at(-1), at(9000))}
 
 
-def test_repeated_late_and_parallel_passes_leave_the_same_rows(tmp_path: Path, world: World) -> None:
+def test_repeated_late_and_parallel_passes_leave_the_same_rows(tmp_path: Path, sources: FakeSources) -> None:
     once, often = (open_ledger(f"sqlite:///{tmp_path}/{name}.db") for name in ("once", "often"))
-    one_pass(once, world)
+    one_pass(once, sources)
     for second in (1800, 3600, 3000, 3600):
-        one_pass(often, world, second)
+        one_pass(often, sources, second)
     first, second = dump(once), dump(often)
-    for name in ("runs", "run_ends", "activity_hours", "reservation_seats"):
+    for name in ("runs", "run_ends", "activity_hours", RESERVATION_READS.name):
         assert first[name] == second[name], name
     assert document(report(once))["total"] == document(report(often))["total"]
 
@@ -288,14 +281,14 @@ def test_repeated_late_and_parallel_passes_leave_the_same_rows(tmp_path: Path, w
         pytest.param(3, 0, id="ours alone"),
         pytest.param(1, 2, id="two of others"),
         pytest.param(4, 0, id="ours is not counted yet"),
-        pytest.param(None, 0, id="the cloud does not say"),
+        pytest.param(None, 0, id="the cloud does not report it"),
     ],
 )
 def test_use_of_a_reservation_by_others_is_recorded(
-    ledger: Engine, world: World, available: int | None, elsewhere: int
+    ledger: Engine, sources: FakeSources, available: int | None, elsewhere: int
 ) -> None:
-    world.paid_now = [replace(world.paid_now[0], instances=4, available=available)]
-    one_pass(ledger, world)
+    sources.paid_now = [replace(sources.paid_now[0], instances=4, available=available)]
+    one_pass(ledger, sources)
     with ledger.connect() as connection:
         (found,) = reservations(connection, FLEET, at(0), at(3600))
     assert (found.instances, found.elsewhere, found.seats) == (4, elsewhere, 2)
@@ -305,7 +298,7 @@ OWN, OTHER = "111111111111", "222222222222"
 
 
 @pytest.mark.parametrize(
-    ("used", "accounts", "words"),
+    ("used", "accounts", "text"),
     [
         pytest.param({OWN: 1, OTHER: 2}, {OTHER: 2}, f"account {OTHER}: 2.3", id="another account"),
         pytest.param({OWN: 3}, {OWN: 2}, f"account {OWN}: 2.3", id="another fleet of this account"),
@@ -315,56 +308,58 @@ OWN, OTHER = "111111111111", "222222222222"
     ],
 )
 def test_accounts_that_use_a_reservation_are_named_where_the_cloud_reports_them(
-    ledger: Engine, world: World, used: dict[str, int] | None, accounts: dict[str, int] | None, words: str
+    ledger: Engine, sources: FakeSources, used: dict[str, int] | None, accounts: dict[str, int] | None, text: str
 ) -> None:
-    world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
-    world.usage_now = used
+    sources.paid_now = [replace(sources.paid_now[0], instances=4, available=1)]
+    sources.usage_now = used
     for second in (3000, 3600):
-        collect(ledger, world.sources(), replace(FACTS, account=OWN), at(second))
+        collect(ledger, sources.as_collector_sources(), replace(FACTS, account=OWN), at(second))
     with ledger.connect() as connection:
         (found,) = reservations(connection, FLEET, at(0), at(3600))
     assert (found.elsewhere, found.accounts) == (2, accounts)
     made = report(ledger)
-    assert f"2.3 instance-hours were used outside of this fleet ({words})" in " ".join(made.notes)
+    assert f"2.3 instance-hours were used outside of this fleet ({text})" in " ".join(made.notes)
     (row,) = document(made)["reservations"]
     named = [(None, 2)] if accounts is None else sorted(accounts.items())
     assert row["used_elsewhere_by"] == [{"account": account, "instances": count} for account, count in named]
 
 
-def test_unreadable_use_by_account_is_reported_and_requested_again(ledger: Engine, world: World) -> None:
-    world.paid_now = [replace(world.paid_now[0], instances=4, available=1)]
-    world.broken = {"usage"}
+def test_unreadable_use_by_account_is_reported_and_requested_again(ledger: Engine, sources: FakeSources) -> None:
+    sources.paid_now = [replace(sources.paid_now[0], instances=4, available=1)]
+    sources.broken = {"usage"}
     note = "use of reservation cr-1 by account: usage is down; the next pass retries"
-    assert one_pass(ledger, world, 3600).notes == (note,)
-    world.broken, world.usage_now = set(), {OTHER: 2}
-    assert one_pass(ledger, world, 3900).notes == ()
+    assert one_pass(ledger, sources, 3600).notes == (note,)
+    sources.broken, sources.usage_now = set(), {OTHER: 2}
+    assert one_pass(ledger, sources, 3900).notes == ()
 
 
-def test_reservation_ends_at_the_first_pass_that_lists_reservations_without_it(ledger: Engine, world: World) -> None:
-    world.paid_now = [replace(world.paid_now[0], instances=3)]
-    one_pass(ledger, world, 1200)
+def test_reservation_ends_at_the_first_pass_that_lists_reservations_without_it(
+    ledger: Engine, sources: FakeSources
+) -> None:
+    sources.paid_now = [replace(sources.paid_now[0], instances=3)]
+    one_pass(ledger, sources, 1200)
 
     def missed() -> datetime | None:
         with ledger.connect() as connection:
             (found,) = reservations(connection, FLEET, at(1500), at(3600))
         return found.missed_at
 
-    world.broken = {"paid"}
-    one_pass(ledger, world, 1800)
+    sources.broken = {"paid"}
+    one_pass(ledger, sources, 1800)
     assert missed() == NOT_MISSED
     assert bounds_of(ledger) == [("not_observed", at(1200), at(3601), 0, 2)], "no more is known of it"
-    world.broken, world.paid_now = set(), []
+    sources.broken, sources.paid_now = set(), []
     for second in (2400, 3000):
-        one_pass(ledger, world, second)
+        one_pass(ledger, sources, second)
     assert missed() == at(2400)
     assert bounds_of(ledger) == [("undated_end", at(1200), at(2400), 0, 2)]
 
 
-def test_count_that_changes_between_two_passes_has_bounds(ledger: Engine, world: World) -> None:
+def test_count_that_changes_between_two_passes_has_bounds(ledger: Engine, sources: FakeSources) -> None:
     for second, instances in ((1200, 3), (2400, 5), (3600, 5)):
-        world.paid_now = [replace(world.paid_now[0], instances=instances)]
+        sources.paid_now = [replace(sources.paid_now[0], instances=instances)]
         pools = {"chat": replace(FACTS.pools["chat"], reservations={"cr-1": 5})}
-        collect(ledger, world.sources(), replace(FACTS, pools=pools), at(second))
+        collect(ledger, sources.as_collector_sources(), replace(FACTS, pools=pools), at(second))
     assert bounds_of(ledger) == [
         ("count_not_dated", at(1200), at(2400), 2, 4),
         ("not_observed", at(3600), at(3601), 0, 4),
@@ -378,15 +373,15 @@ def bounds_of(ledger: Engine) -> list[tuple[str, datetime, datetime, Decimal, De
     for span in report(ledger).unknown:
         if span.like.resource == "cr-1":
             assert span.like.price is not None and span.most is not None
-            seat = money.dollar_seconds(span.like.price.usd_per_hour, span.end - span.start)
-            found.append((span.why, span.start, span.end, span.least / seat, span.most / seat))
+            cost_of_one = money.dollar_seconds(span.like.price.usd_per_hour, span.end - span.start)
+            found.append((span.why, span.start, span.end, span.least / cost_of_one, span.most / cost_of_one))
     return found
 
 
-def test_pass_records_declarations_only_after_a_change(ledger: Engine, world: World) -> None:
+def test_pass_records_declarations_only_after_a_change(ledger: Engine, sources: FakeSources) -> None:
     for second, owner in ((1800, "search"), (2400, "search"), (3600, "others")):
         declared = DeclaredCosts(owners={"chat": owner}, gpu_active_below={"chat": 0.02})
-        collect(ledger, world.sources(), replace(FACTS, declared=declared), at(second))
+        collect(ledger, sources.as_collector_sources(), replace(FACTS, declared=declared), at(second))
     with ledger.connect() as connection:
         found = read(declarations(connection, FLEET))
     assert [(one.at, one.declared.owners) for one in found] == [
@@ -396,30 +391,30 @@ def test_pass_records_declarations_only_after_a_change(ledger: Engine, world: Wo
     assert found[0].declared.gpu_active_below == {"chat": 0.02}
 
 
-def test_changed_threshold_does_not_reclassify_past_hours(ledger: Engine, world: World) -> None:
+def test_changed_threshold_does_not_reclassify_past_hours(ledger: Engine, sources: FakeSources) -> None:
     def floor(value: float) -> FleetFacts:
         return replace(FACTS, pools={"chat": replace(FACTS.pools["chat"], gpu_active_below=value)})
 
     quiet = [one for one in engine_series("i-spot", 10, 3600, 0, 700) if one.labels["__name__"] != "gpu"]
-    world.series_now = [*quiet, series("gpu", "i-spot", [(n, 0.05) for n in range(700, 3600, 10)], gpu="0")]
-    collect(ledger, world.sources(), floor(0.01), at(3600))
+    sources.series_now = [*quiet, series("gpu", "i-spot", [(n, 0.05) for n in range(700, 3600, 10)], gpu="0")]
+    collect(ledger, sources.as_collector_sources(), floor(0.01), at(3600))
     before = document(report(ledger, until=3600))["by"]["capacity-type"]["spot"]
     assert Decimal(before["usd_used"]) > 0
-    collect(ledger, world.sources(), floor(0.5), at(7200))
+    collect(ledger, sources.as_collector_sources(), floor(0.5), at(7200))
     assert document(report(ledger, until=3600))["by"]["capacity-type"]["spot"] == before
 
 
-def test_pass_writes_no_activity_into_a_closed_period(ledger: Engine, world: World) -> None:
-    world.broken = {"samples"}
-    one_pass(ledger, world)
-    world.broken = set()
+def test_pass_writes_no_activity_into_a_closed_period(ledger: Engine, sources: FakeSources) -> None:
+    sources.broken = {"samples"}
+    one_pass(ledger, sources)
+    sources.broken = set()
     with writing(ledger) as connection:
         bill = Confirmed(
             fleet=FLEET, since=at(905), until=at(1_805), digest="d", form="f", billed_usd=Decimal(1),
             computed_usd=Decimal(1), at=at(3_600), prices="[]", facts="{}",
         )  # fmt: skip
         add_closed_period(connection, bill)
-    one_pass(ledger, world, 3_700)
+    one_pass(ledger, sources, 3_700)
     with ledger.connect() as connection:
         read = connection.execute(select(METADATA.tables["token_readings"].c.at)).scalars().all()
         slots = connection.execute(select(METADATA.tables["activity_hours"])).all()
@@ -428,43 +423,44 @@ def test_pass_writes_no_activity_into_a_closed_period(ledger: Engine, world: Wor
     assert {89, 181} <= known and not known & set(range(90, 181))
 
 
-def test_missing_instance_ended_before_the_pass_that_did_not_list_it(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    world.lives_now = world.lives_now[:1]
-    one_pass(ledger, world, 2100)
+def test_missing_instance_ended_before_the_pass_that_did_not_list_it(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    sources.records_now = sources.records_now[:1]
+    one_pass(ledger, sources, 2100)
     with ledger.connect() as connection:
         ended = {run.instance_id: run for run in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
     assert (ended.ended_at, ended.end_cause, ended.end_exact) == (at(2100), EndCause.ABSENT, False)
 
 
 def test_end_time_stated_by_the_cloud_counts_although_a_fast_clock_saw_the_instance_later(
-    ledger: Engine, world: World
+    ledger: Engine, sources: FakeSources
 ) -> None:
-    one_pass(ledger, world, 3600)
-    world.lives_now = [
+    one_pass(ledger, sources, 3600)
+    sources.records_now = [
         replace(
-            life, instance=replace(life.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED)
+            record,
+            instance=replace(record.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED),
         )
-        if life.instance.id == "i-spot"
-        else life
-        for life in world.lives_now
+        if record.instance.id == "i-spot"
+        else record
+        for record in sources.records_now
     ]
-    one_pass(ledger, world, 2100)
+    one_pass(ledger, sources, 2100)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(2100), EndCause.PREEMPTED, False)
 
 
-def test_clock_set_back_dates_no_end_before_the_last_sighting(ledger: Engine, world: World) -> None:
+def test_clock_set_back_dates_no_end_before_the_last_sighting(ledger: Engine, sources: FakeSources) -> None:
     """The cloud still lists the instance as terminated, without a time."""
-    one_pass(ledger, world, 3600)
-    world.lives_now = [
-        replace(life, instance=replace(life.instance, state=InstanceState.TERMINATED))
-        if life.instance.id == "i-spot"
-        else life
-        for life in world.lives_now
+    one_pass(ledger, sources, 3600)
+    sources.records_now = [
+        replace(record, instance=replace(record.instance, state=InstanceState.TERMINATED))
+        if record.instance.id == "i-spot"
+        else record
+        for record in sources.records_now
     ]
     for second in (4200, 3000):
-        one_pass(ledger, world, second)
+        one_pass(ledger, sources, second)
     run = spot_run(ledger)
     assert (run.last_seen_at, run.ended_at, run.end_exact) == (at(3600), at(4200), False)
 
@@ -479,7 +475,7 @@ def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> I
 
 
 @pytest.mark.parametrize(
-    ("told", "end", "cause", "exact"),
+    ("reported", "end", "cause", "exact"),
     [
         pytest.param([ending(2000, preempted=True)], 2000, EndCause.PREEMPTED, True, id="preempted"),
         pytest.param([ending(2000)], 2000, EndCause.ENDED, True, id="deleted"),
@@ -487,122 +483,124 @@ def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> I
         pytest.param([ending(2050), ending(2000, preempted=True)], 2000, EndCause.PREEMPTED, True, id="the first"),
         pytest.param([ending(2000, "i-other")], 2100, EndCause.ABSENT, False, id="of another instance"),
         pytest.param([ending(-500)], 2100, EndCause.ABSENT, False, id="of an older life of that name"),
-        pytest.param([], 2100, EndCause.ABSENT, False, id="nothing told"),
+        pytest.param([], 2100, EndCause.ABSENT, False, id="nothing reported"),
     ],
 )
 def test_missing_instance_ends_as_its_cloud_reports(  # noqa: PLR0913
-    ledger: Engine, world: World, told: list[InstanceEnd], end: float, cause: EndCause, exact: bool
+    ledger: Engine, sources: FakeSources, reported: list[InstanceEnd], end: float, cause: EndCause, exact: bool
 ) -> None:
-    one_pass(ledger, world, 1800)
-    world.lives_now, world.endings_now = world.lives_now[:1], told
-    one_pass(ledger, world, 2100)
+    one_pass(ledger, sources, 1800)
+    sources.records_now, sources.endings_now = sources.records_now[:1], reported
+    one_pass(ledger, sources, 2100)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
 
 
-def test_instance_recreated_under_the_same_name_ends_the_earlier_run(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    reserved, spot = world.lives_now
-    world.lives_now = [reserved, InstanceRecord(instance=replace(spot.instance, launched_at=at(2000)))]
-    world.endings_now = [ending(1950, preempted=True), ending(2500)]
-    one_pass(ledger, world, 2100)
+def test_instance_recreated_under_the_same_name_ends_the_earlier_run(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    reserved, spot = sources.records_now
+    sources.records_now = [reserved, InstanceRecord(instance=replace(spot.instance, launched_at=at(2000)))]
+    sources.endings_now = [ending(1950, preempted=True), ending(2500)]
+    one_pass(ledger, sources, 2100)
     with ledger.connect() as connection:
         runs = [r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-spot"]
     assert [(run.ended_at, run.end_cause) for run in runs] == [(at(1950), EndCause.PREEMPTED), (None, None)]
 
 
-def test_end_times_that_cannot_be_read_are_reported_and_requested_again(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    world.lives_now, world.broken = world.lives_now[:1], {"endings"}
-    assert one_pass(ledger, world, 2100).notes == ("ends of 1 instances: endings is down; the next pass retries",)
+def test_end_times_that_cannot_be_read_are_reported_and_requested_again(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    sources.records_now, sources.broken = sources.records_now[:1], {"endings"}
+    assert one_pass(ledger, sources, 2100).notes == ("ends of 1 instances: endings is down; the next pass retries",)
     assert spot_run(ledger).ended_at is None
-    world.broken, world.endings_now = set(), [ending(1900, preempted=True)]
-    one_pass(ledger, world, 2400)
+    sources.broken, sources.endings_now = set(), [ending(1900, preempted=True)]
+    one_pass(ledger, sources, 2400)
     assert (spot_run(ledger).ended_at, spot_run(ledger).end_cause) == (at(1900), EndCause.PREEMPTED)
 
 
-def test_end_time_of_the_cloud_replaces_an_estimate(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    reserved, spot = world.lives_now
-    world.lives_now = [reserved]
-    one_pass(ledger, world, 2100)
+def test_end_time_of_the_cloud_replaces_an_estimate(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    reserved, spot = sources.records_now
+    sources.records_now = [reserved]
+    one_pass(ledger, sources, 2100)
     ended = replace(spot.instance, state=InstanceState.TERMINATED, end_reason=ActivityKind.PREEMPTED)
-    world.lives_now = [reserved, InstanceRecord(instance=ended, ended_at=at(1950))]
-    one_pass(ledger, world, 2400)
+    sources.records_now = [reserved, InstanceRecord(instance=ended, ended_at=at(1950))]
+    one_pass(ledger, sources, 2400)
     with ledger.connect() as connection:
         run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(1950), EndCause.PREEMPTED, True)
 
 
-def test_instance_that_one_listing_omits_continues(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    whole = world.lives_now
-    world.lives_now = whole[:1]
-    one_pass(ledger, world, 2100)
-    world.lives_now = whole
-    one_pass(ledger, world, 2400)
+def test_instance_that_one_listing_omits_continues(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    whole = sources.records_now
+    sources.records_now = whole[:1]
+    one_pass(ledger, sources, 2100)
+    sources.records_now = whole
+    one_pass(ledger, sources, 2400)
     with ledger.connect() as connection:
         run = {r.instance_id: r for r in read_runs(connection, FLEET, at(-1), at(9000))}["i-spot"]
     assert run.ended_at is None and run.last_seen_at == at(2400)
 
 
-def test_unreadable_instance_has_not_ended_and_the_others_are_recorded(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 1800)
-    world.malformed = {"i-spot": "i-spot cannot be read"}
-    done = one_pass(ledger, world, 2100)
+def test_unreadable_instance_has_not_ended_and_the_others_are_recorded(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources, 1800)
+    sources.malformed = {"i-spot": "i-spot cannot be read"}
+    done = one_pass(ledger, sources, 2100)
     assert (done.instances, done.ended) == (1, 0)
     assert "1 instances: i-spot cannot be read; the next pass retries" in done.notes
     assert spot_run(ledger).ended_at is None
-    world.malformed = {}
-    one_pass(ledger, world, 2400)
-    assert (spot_run(ledger).ended_at, spot_run(ledger).last_seen_at) == (None, at(2400)), "it went on"
+    sources.malformed = {}
+    one_pass(ledger, sources, 2400)
+    assert (spot_run(ledger).ended_at, spot_run(ledger).last_seen_at) == (None, at(2400)), "it continues"
 
 
 @pytest.mark.parametrize(
     ("before", "noted"),
-    [pytest.param(True, 0, id="it was there before"), pytest.param(False, None, id="nobody has seen it before")],
+    [pytest.param(True, 0, id="it was there before"), pytest.param(False, None, id="never seen before")],
 )
 def test_unreadable_instance_is_not_counted_as_use_of_a_reservation_by_others(
-    ledger: Engine, world: World, before: bool, noted: int | None
+    ledger: Engine, sources: FakeSources, before: bool, noted: int | None
 ) -> None:
-    capacity = replace(world.paid_now[0], instances=4, available=3)
+    capacity = replace(sources.paid_now[0], instances=4, available=3)
     if before:
-        world.paid_now = []
-        one_pass(ledger, world, 1800)
-    world.paid_now, world.malformed = [capacity], {"i-reserved": "i-reserved cannot be read"}
-    one_pass(ledger, world, 2100)
+        sources.paid_now = []
+        one_pass(ledger, sources, 1800)
+    sources.paid_now, sources.malformed = [capacity], {"i-reserved": "i-reserved cannot be read"}
+    one_pass(ledger, sources, 2100)
     with ledger.connect() as connection:
         found = reservations(connection, FLEET, at(0), at(9000))
     assert [one.elsewhere for one in found] == ([] if noted is None else [noted])
 
 
-def test_failed_listing_of_instances_fails_the_pass_and_writes_nothing(ledger: Engine, world: World) -> None:
-    world.broken = {"history"}
+def test_failed_listing_of_instances_fails_the_pass_and_writes_nothing(ledger: Engine, sources: FakeSources) -> None:
+    sources.broken = {"history"}
     with pytest.raises(OSError, match="history is down"):
-        one_pass(ledger, world)
+        one_pass(ledger, sources)
     assert not any(dump(ledger).values())
 
 
-def test_metrics_that_are_down_are_said_and_asked_again(ledger: Engine, world: World) -> None:
-    world.broken = {"samples"}
-    assert any("metrics" in note for note in one_pass(ledger, world, 3000).notes)
-    world.broken = set()
-    one_pass(ledger, world, 3600)
+def test_unavailable_metrics_are_reported_and_requested_again(ledger: Engine, sources: FakeSources) -> None:
+    sources.broken = {"samples"}
+    assert any("metrics" in note for note in one_pass(ledger, sources, 3000).notes)
+    sources.broken = set()
+    one_pass(ledger, sources, 3600)
     assert report(ledger).total.tokens.generation == 354_000
 
 
-def test_prices_of_a_window_with_a_failed_price_source_are_requested_again(ledger: Engine, world: World) -> None:
-    launched = min(life.instance.launched_at for life in world.lives_now)
+def test_prices_of_a_window_with_a_failed_price_source_are_requested_again(
+    ledger: Engine, sources: FakeSources
+) -> None:
+    launched = min(record.instance.launched_at for record in sources.records_now)
     for minute, broken in ((60, True), (70, False), (80, True), (90, True), (100, False), (110, False)):
-        world.broken = {"prices"} if broken else set()
-        done = collect(ledger, world.sources(), FACTS, at(minute * 60))
+        sources.broken = {"prices"} if broken else set()
+        done = collect(ledger, sources.as_collector_sources(), FACTS, at(minute * 60))
         assert any("prices is down; older prices stay in force" in note for note in done.notes) is broken
     first, second = at(70 * 60) - OVERLAP, at(100 * 60) - OVERLAP
-    assert world.asked_since == [launched, launched, first, first, first, second]
+    assert sources.asked_since == [launched, launched, first, first, first, second]
 
 
-def test_text_report_names_its_parts_and_adds_up(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world)
+def test_text_report_names_its_parts_and_adds_up(ledger: Engine, sources: FakeSources) -> None:
+    one_pass(ledger, sources)
     text = as_text(report(ledger))
     assert "list cost, estimated" in text
     assert "unverified" not in text
@@ -618,24 +616,26 @@ def test_empty_ledger_is_reported(ledger: Engine) -> None:
     assert any("gpufleet watch cost" in note for note in found.notes)
 
 
-def gone(life: InstanceRecord, state: InstanceState, *, preempted: bool = False, **more: object) -> InstanceRecord:
+def terminated(
+    record: InstanceRecord, state: InstanceState, *, preempted: bool = False, **more: object
+) -> InstanceRecord:
     why = ActivityKind.PREEMPTED if preempted else None
-    ended = InstanceRecord(instance=replace(life.instance, state=state, end_reason=why))
+    ended = InstanceRecord(instance=replace(record.instance, state=state, end_reason=why))
     return replace(ended, **more)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.STOPPED, InstanceState.TERMINATED])
 @pytest.mark.parametrize("preempted", [False, True])
 def test_undated_end_is_between_two_passes(
-    ledger: Engine, world: World, state: InstanceState, preempted: bool
+    ledger: Engine, sources: FakeSources, state: InstanceState, preempted: bool
 ) -> None:
-    reserved, spot = world.lives_now
-    one_pass(ledger, world, 1800)
+    reserved, spot = sources.records_now
+    one_pass(ledger, sources, 1800)
     for second in (2100, 2400, 5000):  # EC2 lists it for an hour
-        world.lives_now = [reserved, gone(spot, state, preempted=preempted)]
-        one_pass(ledger, world, second)
-    world.lives_now = [reserved]
-    one_pass(ledger, world, 9000)
+        sources.records_now = [reserved, terminated(spot, state, preempted=preempted)]
+        one_pass(ledger, sources, second)
+    sources.records_now = [reserved]
+    one_pass(ledger, sources, 9000)
     run = spot_run(ledger)
     assert (run.last_seen_at, run.ended_at, run.end_exact) == (at(1800), at(2100), False)
     assert run.end_cause is (EndCause.PREEMPTED if preempted else EndCause.ENDED)
@@ -650,11 +650,11 @@ def test_undated_end_is_between_two_passes(
     ],
 )
 def test_instance_that_starts_and_ends_between_two_passes(
-    ledger: Engine, world: World, state: InstanceState, runs: int
+    ledger: Engine, sources: FakeSources, state: InstanceState, runs: int
 ) -> None:
-    one_pass(ledger, world, 1800)
-    world.lives_now.append(gone(life("i-short", 1900, CapacityType.ON_DEMAND), state))
-    one_pass(ledger, world, 2100)
+    one_pass(ledger, sources, 1800)
+    sources.records_now.append(terminated(record("i-short", 1900, CapacityType.ON_DEMAND), state))
+    one_pass(ledger, sources, 2100)
     with ledger.connect() as connection:
         found = [r for r in read_runs(connection, FLEET, at(-1), at(9000)) if r.instance_id == "i-short"]
     assert [(run.last_seen_at, run.ended_at, run.end_exact) for run in found] == [(at(1900), at(2100), False)] * runs
@@ -674,12 +674,12 @@ def ended_by_us(ledger: Engine, second: float) -> None:
     ],
 )
 def test_termination_by_the_fleet_dates_an_end_that_the_cloud_does_not(
-    ledger: Engine, world: World, ended: float, end: float, exact: bool
+    ledger: Engine, sources: FakeSources, ended: float, end: float, exact: bool
 ) -> None:
-    one_pass(ledger, world, 1800)
+    one_pass(ledger, sources, 1800)
     ended_by_us(ledger, ended)
-    world.lives_now = world.lives_now[:1]
-    one_pass(ledger, world, 30_000)
+    sources.records_now = sources.records_now[:1]
+    one_pass(ledger, sources, 30_000)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_exact) == (at(end), exact)
 
@@ -694,28 +694,34 @@ def test_termination_by_the_fleet_dates_an_end_that_the_cloud_does_not(
     ],
 )
 def test_termination_by_the_fleet_dates_an_end_that_the_cloud_lists_without_a_time(  # noqa: PLR0913
-    ledger: Engine, world: World, ours: float | None, preempted: bool, end: float, cause: EndCause, exact: bool
+    ledger: Engine,
+    sources: FakeSources,
+    ours: float | None,
+    preempted: bool,
+    end: float,
+    cause: EndCause,
+    exact: bool,
 ) -> None:
-    one_pass(ledger, world, 1800)
+    one_pass(ledger, sources, 1800)
     if ours is not None:
         ended_by_us(ledger, ours)
-    reserved, spot = world.lives_now
-    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED, preempted=preempted)]
+    reserved, spot = sources.records_now
+    sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED, preempted=preempted)]
     for second in (2100, 2400, 5000):
-        one_pass(ledger, world, second)
+        one_pass(ledger, sources, second)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(end), cause, exact)
 
 
 def test_instance_terminated_before_any_pass_saw_it_has_the_time_of_the_termination(
-    ledger: Engine, world: World
+    ledger: Engine, sources: FakeSources
 ) -> None:
-    reserved, spot = world.lives_now
-    world.lives_now = [reserved]
-    one_pass(ledger, world, 300)
+    reserved, spot = sources.records_now
+    sources.records_now = [reserved]
+    one_pass(ledger, sources, 300)
     ended_by_us(ledger, 2000)
-    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED)]
-    one_pass(ledger, world, 2100)
+    sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED)]
+    one_pass(ledger, sources, 2100)
     run = spot_run(ledger)
     assert (run.ended_at, run.end_cause, run.end_exact) == (at(2000), EndCause.ENDED, True)
 
@@ -725,24 +731,26 @@ def test_instance_terminated_before_any_pass_saw_it_has_the_time_of_the_terminat
     [pytest.param(True, True, id="AWS took it"), pytest.param(False, False, id="we ended it")],
 )
 def test_first_hour_is_credited_only_when_aws_ended_the_instance(
-    ledger: Engine, world: World, preempted: bool, credit: bool
+    ledger: Engine, sources: FakeSources, preempted: bool, credit: bool
 ) -> None:
-    one_pass(ledger, world, 1800)
+    one_pass(ledger, sources, 1800)
     if not preempted:
         ended_by_us(ledger, 2000)
-    reserved, spot = world.lives_now
-    world.lives_now = [reserved, gone(spot, InstanceState.TERMINATED, preempted=preempted)]
-    one_pass(ledger, world, 2100)
+    reserved, spot = sources.records_now
+    sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED, preempted=preempted)]
+    one_pass(ledger, sources, 2100)
     found = document(report(ledger))["by"]["capacity-type"]["spot"]
     # 1,400 s at 0.30 USD per hour, from the launch to the termination by the fleet
     assert Decimal(found["usd"]) == (0 if credit else Decimal("0.116666667"))
     assert bool(found["usd_adjustments"]) is credit
 
 
-def test_report_charges_an_undated_end_until_it_was_last_seen_and_states_it(ledger: Engine, world: World) -> None:
-    one_pass(ledger, world, 4200)
-    world.lives_now = world.lives_now[:1]
-    one_pass(ledger, world, 4200 + 10 * 3600)
+def test_report_charges_an_undated_end_until_it_was_last_seen_and_states_it(
+    ledger: Engine, sources: FakeSources
+) -> None:
+    one_pass(ledger, sources, 4200)
+    sources.records_now = sources.records_now[:1]
+    one_pass(ledger, sources, 4200 + 10 * 3600)
     made = report(ledger, until=100_000)
     [end] = document(made)["unknown"]
     assert (end["why"], end["why_code"]) == ("its end has no time", "undated_end")
@@ -761,24 +769,24 @@ def test_report_charges_an_undated_end_until_it_was_last_seen_and_states_it(ledg
     assert any(note.startswith(gap) for note in made.notes)
 
 
-def test_passes_an_hour_apart_leave_no_gap(ledger: Engine, world: World) -> None:
+def test_passes_an_hour_apart_leave_no_gap(ledger: Engine, sources: FakeSources) -> None:
     for second in (0, 3600, 7200):
-        one_pass(ledger, world, second)
+        one_pass(ledger, sources, second)
     assert not any("no complete look" in note for note in report(ledger, until=7200).notes)
 
 
-def test_gpu_is_idle_by_the_noise_floor_of_its_pool(ledger: Engine, world: World) -> None:
+def test_gpu_is_idle_by_the_noise_floor_of_its_pool(ledger: Engine, sources: FakeSources) -> None:
     """The idle watchdog uses this threshold, so the report must use it, too."""
     noisy = engine_series("i-spot", 10, 3600, 0, 700)
     gpu = next(one for one in noisy if one.name == "gpu")
     noisy.remove(gpu)
     noisy.append(RawSeries(gpu.labels, [ActivitySample(sample.at, 0.03) for sample in gpu.samples]))
-    world.series_now = [*engine_series("i-reserved", 10, 3600, 100, 60), *noisy]
+    sources.series_now = [*engine_series("i-reserved", 10, 3600, 100, 60), *noisy]
     idle: list[Decimal] = []
     for number, below in enumerate((0.01, 0.05)):
         engine = ledger if number == 0 else open_ledger(f"{ledger.url}-{number}")
         pools = {"chat": replace(FACTS.pools["chat"], gpu_active_below=below)}
-        collect(engine, world.sources(), replace(FACTS, pools=pools), at(3600))
+        collect(engine, sources.as_collector_sources(), replace(FACTS, pools=pools), at(3600))
         idle.append(Decimal(document(report(engine))["total"]["usd_idle"]))
     assert idle[0] == 0 < idle[1]
 

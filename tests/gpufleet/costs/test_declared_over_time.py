@@ -92,14 +92,14 @@ def fleet(request: pytest.FixtureRequest, tmp_path: Path) -> Fleet:
 
 
 def changed(first: DeclaredCosts, what: str) -> DeclaredCosts:
-    dear = [replace(price, usd_per_hour=Decimal(9), source="other") for price in first.prices]
+    expensive = [replace(price, usd_per_hour=Decimal(9), source="other") for price in first.prices]
     changes: dict[str, dict[str, Any]] = {
         "more shared": {"shared": [*first.shared, replace(first.shared[0], name="host")]},
         "nothing shared": {"shared": []},
         "max": {"weights": {"chat": 36, "batch": 4}},
         "owners and models": {"owners": {"chat": "others"}, "models": {"chat": "m/new"}},
-        "prices": {"prices": dear},
-        "a price for one zone": {"prices": [*first.prices, *(replace(one, zone="us-east-1-a") for one in dear)]},
+        "prices": {"prices": expensive},
+        "a price for one zone": {"prices": [*first.prices, *(replace(one, zone="us-east-1-a") for one in expensive)]},
         "no prices": {"prices": []},
     }
     return replace(first, **changes[what])

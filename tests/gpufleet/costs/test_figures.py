@@ -16,7 +16,7 @@ from gpufleet.ledger.counters import Tokens
         (Tokens(prompt=0, cached=5, generation=10), (None, "100000.000000000", "100000.000000000")),
         (Tokens(prompt=5, cached=10, generation=5), (None, "200000.000000000", "100000.000000000")),
     ],
-    ids=["all of it cached, no output yet", "cached told before prompt", "more cached than prompt"],
+    ids=["all of it cached, no output yet", "cached reported before prompt", "more cached than prompt"],
 )
 def test_unit_costs_with_incomplete_counters_do_not_fail(tokens: Tokens, expected: tuple[str | None, ...]) -> None:
     figure = Figure(tokens=tokens)

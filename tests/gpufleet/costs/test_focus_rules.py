@@ -4,159 +4,18 @@ tests.fixtures.costs.focus_rules holds the rules that the rows alone can prove. 
 against the facts of the fleet, and name the ids of the rules.
 """
 
-import csv
 import json
 from collections.abc import Iterable
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from io import StringIO
 
 import pytest
 
-from gpufleet.costs.allocation import LedgerFacts
-from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
-from gpufleet.costs.focus import COLUMNS, rows, write_csv
-from gpufleet.costs.report import Report, ReportScope, WindowFacts, build, by_team
-from gpufleet.costs.tokens import EngineTokens
+from gpufleet.costs.focus import COLUMNS
 from gpufleet.domain import money
-from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.ledger.counters import Tokens
-from gpufleet.ledger.facts import EndCause, Reading, Reservation, Run
-from gpufleet.ledger.teams import TeamUse
-from gpufleet.prices.book import PriceBook
+from gpufleet.domain.model import Cloud
+from tests.fixtures.costs.focus_rows import ACCOUNT, FLEET, MACHINES, ROWS, Row, reports
 from tests.fixtures.costs.focus_rules import Checker
-from tests.fixtures.costs.overrides import override
 
-Row = dict[str, str]
-T0 = datetime(2026, 10, 31, 20, 0, tzinfo=UTC)
-H = timedelta(hours=1)
-UNTIL = T0 + 8 * H
-ACCOUNT = "123456789012"
-FLEET = "aws/prod/us-east-1"
-MACHINES = {Cloud.AWS: ("g6.xlarge", "us-east-1a"), Cloud.GCP: ("g2-standard-4", "us-east-1-b")}
-PRICES = {
-    "aws:ec2:g6.xlarge:on-demand": "0.8048",
-    "aws:ec2:g6.xlarge:spot": "0.3123",
-    "gcp:compute:g2-standard-4:on-demand": "0.7068",
-    "gcp:compute:g2-standard-4:spot": "0.2831",
-    "aws:vpc:nat-gateway": "0.045",
-    "aws:route53:zone": "0.00068493",
-    "aws:elb:load-balancer": "0.0225",
-    "aws:ebs:gp3:gib": "0.00010959",
-    "aws:ec2:t3.medium:on-demand": "0.0416",
-    "gcp:disk:pd-ssd:gib": "0.00023288",
-    "gcp:network:nat-gateway": "0.0014",
-    "aws:quantum:annealer": "0.01",
-}
-DISKS = {Cloud.AWS: "aws:ebs:gp3:gib", Cloud.GCP: "gcp:disk:pd-ssd:gib"}
-
-
-def run(cloud: Cloud, name: str, capacity: CapacityType, start: float, end: float, **more: object) -> Run:
-    machine, zone = MACHINES[cloud]
-    return Run(
-        cloud=cloud,
-        instance_id=name,
-        started_at=T0 + start * H,
-        environment="prod",
-        region="us-east-1",
-        zone=zone,
-        machine_type=machine,
-        capacity_type=capacity,
-        last_seen_at=T0 + end * H,
-        ended_at=T0 + end * H,
-        **({"pool": "chat", "model": "models/chat", "owner": "search", "end_cause": EndCause.ENDED} | more),  # pyright: ignore[reportArgumentType]
-    )
-
-
-def facts(cloud: Cloud) -> LedgerFacts:
-    """Three instances share a commitment that pays for one and a half of them. The other charges are of every
-    other kind."""
-    machine, zone = MACHINES[cloud]
-    runs = [
-        run(cloud, "i-1", CapacityType.ON_DEMAND, 0, 5.3),
-        run(cloud, "i-2", CapacityType.ON_DEMAND, 1, 6),
-        run(cloud, "i-3", CapacityType.ON_DEMAND, 2, 5, pool="batch", model=None, owner=None),
-        run(cloud, "i-spot", CapacityType.SPOT, 3, 3.01, end_cause=EndCause.PREEMPTED),
-        run(cloud, "i-short", CapacityType.SPOT, 4, 4.001),
-        run(cloud, "i-paid", CapacityType.RESERVED, 0.5, 7, reservation="cr-1"),
-        run(cloud, "i-block", CapacityType.RESERVED, 1, 7, reservation="cr-2"),
-    ]
-    term = {"starts": T0, "ends": T0 + 24 * H, "source": "contract", "as_of": T0}
-    shared = [name for name in PRICES if name.startswith(cloud) and ":g" not in name and name != DISKS[cloud]]
-    declared = DeclaredCosts(
-        shared=[
-            *(SharedCost(name=sku.split(":", 1)[1], sku=sku, units=Decimal(2)) for sku in shared),
-            SharedCost(name="root disk", sku=DISKS[cloud], units=Decimal(100), per_instance=True),
-        ],
-        weights={"chat": 2, "batch": 1},
-        owners={"chat": "search"},
-        split_by_team=frozenset({"chat"}),
-        blocks=[BlockCommitment(reservation="cr-2", instances=1, upfront_usd=Decimal(48), **term)],
-        spends=[
-            SpendCommitment(
-                name="sp-1", cloud=cloud, usd_per_hour=Decimal("0.75"), rates={machine: Decimal("0.5")}, **term
-            )
-        ],
-    )
-    paid = Reservation(
-        cloud=cloud,
-        reservation="cr-1",
-        started_at=T0,
-        instances=1,
-        environment="prod",
-        region="us-east-1",
-        zone=zone,
-        machine_type=machine,
-        last_seen_at=UNTIL,
-    )
-    return LedgerFacts(
-        runs=runs,
-        reservations=[paid, replace(paid, reservation="cr-2")],
-        declared=declared,
-        coverage=Coverage(declared, runs),
-        known=(T0, UNTIL),
-    )
-
-
-USES = {
-    ("chat", "search"): TeamUse(replica_ms=700, tokens_in=70, tokens_out=30),
-    ("chat", "ads"): TeamUse(replica_ms=200, tokens_in=20, tokens_out=8),
-    ("chat", ""): TeamUse(replica_ms=100, tokens_in=9, tokens_out=1),
-}
-
-
-def reports(cloud: Cloud) -> list[Report]:
-    """Two reports, one for each side of midnight at the end of a month."""
-    book = PriceBook(
-        region="us-east-1", overrides=[override(sku, usd, T0 - 40 * 24 * H) for sku, usd in PRICES.items()]
-    )
-    known = WindowFacts(facts=facts(cloud), book=book, last=None, uses=USES)
-    reading = Reading(environment="e", instance_id="i-3", engine="8000/0", model="m", at=T0, prompt=7)
-    served = Tokens(prompt=700, cached=70, generation=300)
-    engine = EngineTokens(instance_id="i-3", engine="8000/0", model="m", tokens=served, base=None, last=reading)
-    found: list[Report] = []
-    for since, until in ((T0, T0 + 4 * H), (T0 + 4 * H, UNTIL)):
-        scope = ReportScope(
-            fleet=FLEET,
-            environment="prod",
-            cloud=cloud,
-            region="us-east-1",
-            since=since,
-            until=until,
-            now=until,
-        )
-        built = build(scope, known.facts, book, [engine] if since == T0 else [], None)
-        found.append(by_team(built, known))
-    return found
-
-
-def export(cloud: Cloud) -> list[Row]:
-    text = write_csv(rows(reports(cloud), ACCOUNT, FLEET, by_team=True))
-    return list(csv.DictReader(StringIO(text)))
-
-
-ROWS = {cloud: export(cloud) for cloud in Cloud}
 ALL = [row for found in ROWS.values() for row in found]
 TOTAL = {cloud: money.usd(money.total(r.total.allocation for r in reports(cloud))) for cloud in Cloud}
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
 from scripts.setup import focus_validator
-from tests.gpufleet.costs.test_focus_rules import ROWS, Row
+from tests.fixtures.costs.focus_rows import ROWS, Row
 
 FOLDERS = find_folders(os.environ)
 PACKAGE = next((focus_validator.environment_of(FOLDERS) / "lib").glob("python*/site-packages"), None)

@@ -123,6 +123,6 @@ def test_nan_reading_is_skipped_and_is_not_a_reset(bad: float) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf"), 2.0**31 - 16], ids=str)
 def test_gpu_without_samples_is_not_idle(bad: float) -> None:
-    calm = [series("running", 0, 0, 0)]
-    assert activity("f", NAMES, [*calm, series("active", bad, bad, bad)], Measure()) == []
-    assert len(activity("f", NAMES, [*calm, series("active", 0, 0, 0)], Measure())) == 1
+    idle = [series("running", 0, 0, 0)]
+    assert activity("f", NAMES, [*idle, series("active", bad, bad, bad)], Measure()) == []
+    assert len(activity("f", NAMES, [*idle, series("active", 0, 0, 0)], Measure())) == 1

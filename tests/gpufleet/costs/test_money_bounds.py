@@ -31,7 +31,7 @@ SECRET = Decimal("7")
 """USD per hour of resources without a price in any list."""
 
 
-class Said(StrEnum):
+class ReportedEnd(StrEnum):
     """What the cloud reports about an end that no pass sees."""
 
     EXACT = "its time"
@@ -40,7 +40,7 @@ class Said(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class SimulatedRun:
     """An instance as its cloud records it. Times are seconds after T0."""
 
     name: str
@@ -51,7 +51,7 @@ class Life:
     start: int
     end: int | None
     taken: bool
-    said: Said
+    reported_end: ReportedEnd
 
     def rate(self, at: int) -> Decimal:
         return RATES[self.kind][at >= CHANGE] if self.priced else SECRET
@@ -73,20 +73,20 @@ class Life:
             return usd - self.cost(self.start, self.end)
         return usd + max(0, 60 - length) * self.rate(self.end - 1)
 
-    def seen(self, looks: Sequence[int]) -> Run | None:
+    def seen(self, passes: Sequence[int]) -> Run | None:
         """The run as the ledger has it after these passes. None: it starts and ends between two passes."""
-        alive = [at for at in looks if self.start <= at and (self.end is None or at < self.end)]
+        alive = [at for at in passes if self.start <= at and (self.end is None or at < self.end)]
         if not alive:
             return None
-        missed = [at for at in looks if at > alive[-1]]
+        missed = [at for at in passes if at > alive[-1]]
         cause = EndCause.PREEMPTED if self.taken else EndCause.ENDED
         ended: tuple[int, EndCause, bool] | None = None
         if self.end is not None and missed:
             ended = {
-                Said.EXACT: (self.end, cause, True),
-                Said.CAUSE: (missed[0], cause, False),
-                Said.NOTHING: (missed[0], EndCause.ABSENT, False),
-            }[self.said]
+                ReportedEnd.EXACT: (self.end, cause, True),
+                ReportedEnd.CAUSE: (missed[0], cause, False),
+                ReportedEnd.NOTHING: (missed[0], EndCause.ABSENT, False),
+            }[self.reported_end]
         return Run(
             cloud=self.cloud,
             instance_id=self.name,
@@ -123,14 +123,14 @@ def prices() -> PriceBook:
     )
 
 
-def report(runs: Sequence[Run], looks: Sequence[int], since: int, until: int, now: int) -> Report:
+def report(runs: Sequence[Run], passes: Sequence[int], since: int, until: int, now: int) -> Report:
     scope = ReportScope(
         fleet="e", environment="e", cloud="aws", region=REGION,
         since=when(since), until=when(until), now=when(now),
         allow_unpriced=True,
     )  # fmt: skip
-    last = CostPass(environment="e", at=when(looks[-1]), host="h", metrics_from=None, metrics_until=None)
-    return build(scope, LedgerFacts(runs=runs, known=(when(looks[0]), when(looks[-1]))), prices(), (), last)
+    last = CostPass(environment="e", at=when(passes[-1]), host="h", metrics_from=None, metrics_until=None)
+    return build(scope, LedgerFacts(runs=runs, known=(when(passes[0]), when(passes[-1]))), prices(), (), last)
 
 
 SECONDS = st.integers(0, 100_000)
@@ -138,49 +138,49 @@ EVERY = st.sampled_from([300, 1_200, 10_000])
 GAPS = st.lists(st.tuples(SECONDS, st.integers(0, 60_000)), max_size=3)
 
 
-def looks_of(every: int, gaps: Sequence[tuple[int, int]]) -> list[int]:
+def passes_of(every: int, gaps: Sequence[tuple[int, int]]) -> list[int]:
     """A pass at each step, except in gaps. The first pass is never missing."""
     missed = [range(start, start + length) for start, length in gaps]
     return [at for at in range(0, 100_001, every) if at == 0 or not any(at in gap for gap in missed)]
 
 
 ENDS = st.one_of(st.none(), SECONDS, st.sampled_from([30, 59, 60, 61, 3_599, 3_600, 3_601, 5_000]))
-LIVES = st.builds(
-    lambda start, length, kind, priced, **more: Life(
+SIMULATED_RUNS = st.builds(
+    lambda start, length, kind, priced, **more: SimulatedRun(
         name="", start=start, end=None if length is None else start + length, kind=kind,
         # A credit without a price has no bounds, so instances without a price are never credited here.
         priced=priced or kind is CapacityType.SPOT, **more,
     ),
     start=SECONDS, length=ENDS, kind=st.sampled_from([CapacityType.SPOT, CapacityType.ON_DEMAND]),
     priced=st.booleans(), cloud=st.sampled_from(Cloud), pool=st.sampled_from(["a", "b"]), taken=st.booleans(),
-    said=st.sampled_from(Said),
+    reported_end=st.sampled_from(ReportedEnd),
 )  # fmt: skip
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    lives=st.lists(LIVES, max_size=6),
-    looks=st.builds(looks_of, EVERY, GAPS),
+    records=st.lists(SIMULATED_RUNS, max_size=6),
+    passes=st.builds(passes_of, EVERY, GAPS),
     cuts=st.lists(st.integers(1, 119_999), max_size=9, unique=True).map(sorted),
     now=st.integers(100_000, 130_000),
 )
 @example(
     # preempted in its first hour, credited in a window that begins after it was last seen
-    lives=[
-        Life(name="", cloud=Cloud.AWS, kind=CapacityType.SPOT, priced=True, pool="a", start=0, end=1_800, taken=True,
-             said=Said.NOTHING)
+    records=[
+        SimulatedRun(name="", cloud=Cloud.AWS, kind=CapacityType.SPOT, priced=True, pool="a", start=0, end=1_800,
+                     taken=True, reported_end=ReportedEnd.NOTHING)
     ],
-    looks=[0, 50_000], cuts=[900, 10_000], now=100_000,
+    passes=[0, 50_000], cuts=[900, 10_000], now=100_000,
 )  # fmt: skip
 def test_bounds_contain_the_bill_of_the_cloud_and_parts_add_up(
-    lives: list[Life], looks: list[int], cuts: list[int], now: int
+    records: list[SimulatedRun], passes: list[int], cuts: list[int], now: int
 ) -> None:
-    named = [Life(**{**vars(life), "name": f"i-{number}"}) for number, life in enumerate(lives)]
-    known = [(life, run) for life in named if (run := life.seen(looks)) is not None]
+    named = [SimulatedRun(**{**vars(record), "name": f"i-{number}"}) for number, record in enumerate(records)]
+    known = [(record, run) for record in named if (run := record.seen(passes)) is not None]
     runs = [run for _, run in known]
-    whole = report(runs, looks, 0, 120_000, now)
+    whole = report(runs, passes, 0, 120_000, now)
     windows = [(since, until) for since, until in pairwise([0, *cuts, 120_000])]
-    parts = [report(runs, looks, since, until, now) for since, until in windows]
+    parts = [report(runs, passes, since, until, now) for since, until in windows]
 
     assert money.total(part.total.allocation for part in parts) == whole.total.allocation
     for (since, until), found in [((0, 120_000), whole), *zip(windows, parts, strict=True)]:
@@ -190,7 +190,7 @@ def test_bounds_contain_the_bill_of_the_cloud_and_parts_add_up(
                 assert parted == getattr(found.total, bound)
         for pool in (None, "a", "b"):
             billed = sum(
-                (life.billed(since, until, now) for life, _ in known if pool in (None, life.pool)), Decimal(0)
+                (record.billed(since, until, now) for record, _ in known if pool in (None, record.pool)), Decimal(0)
             )
             figure = found.total if pool is None else found.groups[By.POOL].get(pool)
             if figure is None:
@@ -199,11 +199,11 @@ def test_bounds_contain_the_bill_of_the_cloud_and_parts_add_up(
             assert figure.least <= figure.allocation
             assert figure.least <= billed
             assert figure.most is None or max(billed, figure.allocation) <= figure.most
-            unpriced = any(not life.priced and pool in (None, life.pool) for life, _ in known)
+            unpriced = any(not record.priced and pool in (None, record.pool) for record, _ in known)
             assert unpriced or figure.most is not None
 
 
-SEATS, STEP = 4, 1_200
+RESERVED_INSTANCES, STEP = 4, 1_200
 """Declared instances of the shared reservation, and the seconds between two passes."""
 
 
@@ -220,39 +220,39 @@ class Shared:
     def elsewhere(self, step: int) -> int:
         """How many instances others use: at most what this fleet leaves free."""
         mine = sum(start < (step + 1) * STEP and step * STEP < end for start, end in self.own)
-        return min(self.use[step % len(self.use)], SEATS - mine)
+        return min(self.use[step % len(self.use)], RESERVED_INSTANCES - mine)
 
     def billed(self, since: int, until: int) -> Decimal:
         """The fleet's own instances and the declared part of the unused ones, in dollar-seconds."""
         rate, usd = RATES[CapacityType.ON_DEMAND], Decimal(0)
-        cuts = {since, until, CHANGE, *range(0, until, STEP), *(at for life in self.own for at in life)}
+        cuts = {since, until, CHANGE, *range(0, until, STEP), *(at for span in self.own for at in span)}
         for start, end in pairwise(sorted(at for at in cuts if since <= at <= until)):
             used = sum(begin <= start < stop for begin, stop in self.own)
-            free = SEATS - used - self.elsewhere(start // STEP)
-            part = used + Decimal(free * self.declared) / SEATS
+            free = RESERVED_INSTANCES - used - self.elsewhere(start // STEP)
+            part = used + Decimal(free * self.declared) / RESERVED_INSTANCES
             usd += part * rate[start >= CHANGE] * (end - start)
         return usd
 
-    def known(self, looks: Sequence[int]) -> LedgerFacts:
+    def known(self, passes: Sequence[int]) -> LedgerFacts:
         runs = [
             run
             for number, (start, end) in enumerate(self.own)
-            if (run := Life(
+            if (run := SimulatedRun(
                 name=f"i-{number}", cloud=Cloud.AWS, kind=CapacityType.RESERVED, priced=True, pool="a", start=start,
-                end=end, taken=False, said=Said.NOTHING,
-            ).seen(looks)) is not None
+                end=end, taken=False, reported_end=ReportedEnd.NOTHING,
+            ).seen(passes)) is not None
         ]  # fmt: skip
         rows = [
             Reservation(
-                cloud=Cloud.AWS, reservation="cr-1", started_at=when(at), instances=SEATS, environment="e",
-                region=REGION, zone="z", machine_type=KNOWN, last_seen_at=when(following), pool="a",
+                cloud=Cloud.AWS, reservation="cr-1", started_at=when(at), instances=RESERVED_INSTANCES,
+                environment="e", region=REGION, zone="z", machine_type=KNOWN, last_seen_at=when(following), pool="a",
                 elsewhere=self.elsewhere(at // STEP), seats=self.declared,
             )
-            for at, following in pairwise(looks)
+            for at, following in pairwise(passes)
         ]  # fmt: skip
-        far = [(when(a), when(b)) for a, b in pairwise(looks) if b - a > STEP]
+        far = [(when(a), when(b)) for a, b in pairwise(passes) if b - a > STEP]
         own = [replace(run, reservation="cr-1") for run in runs]
-        return LedgerFacts(runs=own, reservations=rows, gaps=far, known=(when(looks[0]), when(looks[-1])))
+        return LedgerFacts(runs=own, reservations=rows, gaps=far, known=(when(passes[0]), when(passes[-1])))
 
 
 LAST = 84 * STEP
@@ -262,8 +262,8 @@ OWN = st.tuples(st.integers(0, 60), st.integers(1, 30)).map(lambda at: (at[0] * 
 @settings(max_examples=100, deadline=None)
 @given(
     shared=st.builds(
-        Shared, declared=st.integers(1, SEATS - 1), own=st.lists(OWN, max_size=2).map(tuple),
-        use=st.lists(st.integers(0, SEATS), min_size=1, max_size=7).map(tuple),
+        Shared, declared=st.integers(1, RESERVED_INSTANCES - 1), own=st.lists(OWN, max_size=2).map(tuple),
+        use=st.lists(st.integers(0, RESERVED_INSTANCES), min_size=1, max_size=7).map(tuple),
     ),
     gaps=st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 60_000)), max_size=3),
     cuts=st.lists(st.integers(1, LAST - 1), max_size=5, unique=True).map(sorted),
@@ -272,8 +272,8 @@ def test_bounds_contain_the_bill_of_a_reservation_that_others_use_unobserved(
     shared: Shared, gaps: list[tuple[int, int]], cuts: list[int]
 ) -> None:
     missed = [range(start, start + length) for start, length in gaps]
-    looks = [at for at in range(0, LAST + 1, STEP) if at in (0, LAST) or not any(at in gap for gap in missed)]
-    facts = shared.known(looks)
+    passes = [at for at in range(0, LAST + 1, STEP) if at in (0, LAST) or not any(at in gap for gap in missed)]
+    facts = shared.known(passes)
     assume(len(facts.runs) == len(shared.own))  # skip instances that no pass saw: the ledger has no record of them
     last = CostPass(environment="e", at=when(LAST), host="h", metrics_from=None, metrics_until=None)
 

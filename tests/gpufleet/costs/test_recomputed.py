@@ -30,7 +30,7 @@ def second(text: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class SimulatedRun:
     name: str
     kind: CapacityType
     pool: str
@@ -39,14 +39,14 @@ class Life:
     cause: EndCause = EndCause.ENDED
 
 
-LIVES = [
-    Life(name="i-night", kind=CapacityType.ON_DEMAND, pool="chat", start=second("2026-10-24T20:00:07"),
+SIMULATED_RUNS = [
+    SimulatedRun(name="i-night", kind=CapacityType.ON_DEMAND, pool="chat", start=second("2026-10-24T20:00:07"),
          end=second("2026-10-25T05:30:00")),
-    Life(name="i-taken", kind=CapacityType.SPOT, pool="batch", start=second("2026-10-24T21:40:11"),
+    SimulatedRun(name="i-taken", kind=CapacityType.SPOT, pool="batch", start=second("2026-10-24T21:40:11"),
          end=second("2026-10-24T22:25:50"), cause=EndCause.PREEMPTED),
-    Life(name="i-taken-late", kind=CapacityType.SPOT, pool="batch", start=second("2026-10-25T00:30:00"),
+    SimulatedRun(name="i-taken-late", kind=CapacityType.SPOT, pool="batch", start=second("2026-10-25T00:30:00"),
          end=second("2026-10-25T01:40:01"), cause=EndCause.PREEMPTED),
-    Life(name="i-short", kind=CapacityType.ON_DEMAND, pool="chat", start=second("2026-10-25T21:59:50"),
+    SimulatedRun(name="i-short", kind=CapacityType.ON_DEMAND, pool="chat", start=second("2026-10-25T21:59:50"),
          end=second("2026-10-25T22:00:10")),
 ]  # fmt: skip
 PRICES = {
@@ -85,7 +85,7 @@ def fleet(tmp_path: Path) -> Path:
             connection,
             [
                 run(one.name, 0, one.kind, one.pool, last_seen_at=when(one.end), started_at=when(one.start))
-                for one in LIVES
+                for one in SIMULATED_RUNS
             ],
         )
         facts.add_ends(
@@ -93,7 +93,7 @@ def fleet(tmp_path: Path) -> Path:
             [
                 RunEnd(cloud=Cloud.AWS, instance_id=one.name, started_at=when(one.start), ended_at=when(one.end),
                        cause=one.cause, exact=True)
-                for one in LIVES
+                for one in SIMULATED_RUNS
             ],
         )  # fmt: skip
         facts.add_readings(connection, readings)
@@ -121,7 +121,7 @@ def price(kind: CapacityType, at: int) -> Decimal:
     return [usd for begins, usd in PRICES[kind] if begins <= at][-1]
 
 
-def counted(one: Life, since: int, until: int) -> Decimal:
+def counted(one: SimulatedRun, since: int, until: int) -> Decimal:
     """USD of one instance in a window: every second at its price, plus the charges and credits of its end."""
     seconds = sum((price(one.kind, at) for at in range(max(one.start, since), min(one.end, until))), Decimal(0))
     if since <= one.end < until:
@@ -162,10 +162,10 @@ def test_every_figure_matches_a_loop_over_seconds(fleet: Path, since: str, until
     of: dict[str, Decimal] = {}
     for row in found["charges"]:
         of[row["resource"]] = of.get(row["resource"], Decimal(0)) + Decimal(row["usd"])
-    for one in LIVES:
+    for one in SIMULATED_RUNS:
         assert abs(of.pop(one.name, Decimal(0)) - counted(one, start, end)) < Decimal("1e-7"), one.name
     assert of == {}
-    whole = sum((counted(one, start, end) for one in LIVES), Decimal(0))
+    whole = sum((counted(one, start, end) for one in SIMULATED_RUNS), Decimal(0))
     total: Any = found["total"]
     assert abs(Decimal(total["usd"]) - whole) < Decimal("1e-7")
     prompt, generation = served(start, end)

@@ -124,14 +124,14 @@ TAMPERED: list[tuple[str, Callable[[Any], Any]]] = [
     ("prompt is", lambda r: r["engines"][0]["tokens"].update(prompt=1)),
     ("reservation cr-2", lambda r: first(r["reservations"], reservation="cr-2").update(used_elsewhere=0)),
     ("collected", lambda r: r["collected"].update(share=0.25)),
-    ("lies outside", lambda r: r.update(since="2026-11-20T06:30:00Z")),
+    ("is outside the window", lambda r: r.update(since="2026-11-20T06:30:00Z")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "tamper"), TAMPERED, ids=[words for words, _ in TAMPERED])
+@pytest.mark.parametrize(("message", "tamper"), TAMPERED, ids=[message for message, _ in TAMPERED])
 def test_figure_that_does_not_follow_from_the_lines_is_detected(
-    fleet: Path, words: str, tamper: Callable[[Any], Any]
+    fleet: Path, message: str, tamper: Callable[[Any], Any]
 ) -> None:
     report = copy.deepcopy(read_json("cost", "--fleet", fleet, *WINDOW, "--allow-unpriced"))
     tamper(report)
-    assert words in "\n".join(faults(report))
+    assert message in "\n".join(faults(report))

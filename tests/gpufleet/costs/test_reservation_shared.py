@@ -64,8 +64,8 @@ def usd(rows: Sequence[Charge]) -> Decimal:
     [
         pytest.param(2, 2, 0, ("0", "0"), id="full"),
         pytest.param(2, 0, 2, ("0", "0"), id="full, half of it of others"),
-        pytest.param(2, 1, 0, ("275", "275"), id="one seat empty"),
-        pytest.param(1, 1, 1, ("275", "275"), id="one seat empty, one of others"),
+        pytest.param(2, 1, 0, ("275", "275"), id="one instance unused"),
+        pytest.param(1, 1, 1, ("275", "275"), id="one instance unused, one of others"),
         pytest.param(0, 0, 0, ("1100", "1100"), id="empty"),
         pytest.param(3, 0, 0, ("275", "275"), id="one fleet on more than it declares"),
     ],
@@ -86,19 +86,19 @@ def test_fleets_that_share_a_reservation_pay_it_once(
 
 
 @given(
-    looks=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=8),
-    seats=st.integers(0, 7),
+    readings=st.lists(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=8),
+    declared_instances=st.integers(0, 7),
     cuts=st.lists(st.integers(1, 8 * 3600 - 1), max_size=4),
 )
 def test_sum_over_fleets_is_the_bill_over_any_partition(
-    looks: list[tuple[int, int, int]], seats: int, cuts: list[int]
+    readings: list[tuple[int, int, int]], declared_instances: int, cuts: list[int]
 ) -> None:
     """Seven declared instances. Each hour some instances of two fleets and of others use them."""
-    total, until = 7, T0 + len(looks) * HOUR
-    hours = [(a, b, min(c, total - a - b)) for a, b, c in looks]
+    total, until = 7, T0 + len(readings) * HOUR
+    hours = [(a, b, min(c, total - a - b)) for a, b, c in readings]
     edges = [T0, *sorted({at for cut in cuts if (at := T0 + timedelta(seconds=cut)) < until}), until]
     paid = Decimal(0)
-    for fleet, declared in ((0, seats), (1, total - seats)):
+    for fleet, declared in ((0, declared_instances), (1, total - declared_instances)):
         known = LedgerFacts(
             runs=[
                 ran(f"i-{h}-{n}", start=at, end=at + HOUR) for h, at in _hours(hours) for n in range(hours[h][fleet])
@@ -123,12 +123,12 @@ def _hours(hours: Sequence[object]) -> Iterator[tuple[int, datetime]]:
 
 def test_ledger_keeps_each_time_of_the_same_use(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    looks = [(1, 4, 0), (2, 4, 0), (3, 4, 2), (4, 6, 2), (5, 6, 2)]
+    readings = [(1, 4, 0), (2, 4, 0), (3, 4, 2), (4, 6, 2), (5, 6, 2)]
     with writing(engine) as connection:
-        for hour, instances, elsewhere in [*looks, looks[-1]]:
+        for hour, instances, elsewhere in [*readings, readings[-1]]:
             for fleet in ("prod", "search"):
-                look = seen(fleet=fleet, at=T0 + hour * HOUR, instances=instances, elsewhere=elsewhere)
-                note_reservations(connection, [look])
+                reading = seen(fleet=fleet, at=T0 + hour * HOUR, instances=instances, elsewhere=elsewhere)
+                note_reservations(connection, [reading])
         found = reservations(connection, "prod", T0 + 2 * HOUR, END)
     assert [(one.started_at, one.last_seen_at, one.instances, one.elsewhere) for one in found] == [
         (T0, T0 + 3 * HOUR, 4, 0),

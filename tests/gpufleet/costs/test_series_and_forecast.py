@@ -101,7 +101,7 @@ def hour(usd: float, tokens: int = 1_000_000) -> Hour:
         pytest.param(hour(10), [], [], id="nothing to compare with"),
         pytest.param(hour(10), [hour(10), hour(11), hour(9)], [], id="as usual"),
         pytest.param(hour(15), [hour(10)], [], id="at the limit"),
-        pytest.param(hour(16), [hour(10)], ["USD/h", "USD per million tokens"], id="dearer"),
+        pytest.param(hour(16), [hour(10)], ["USD/h", "USD per million tokens"], id="more expensive"),
         pytest.param(hour(10, 100), [hour(10)], ["USD per million tokens"], id="fewer tokens for the money"),
         pytest.param(hour(10, 0), [hour(10)], [], id="no tokens, no ratio"),
         pytest.param(hour(0.9), [hour(0.1)], [], id="small change"),
@@ -122,8 +122,8 @@ def bill(facts: LedgerFacts, since: float, until: float) -> list[Charge]:
 
 def test_fallback_is_named_as_the_cause() -> None:
     facts = LedgerFacts(runs=[run("i-1", 0, 1, SPOT), run("i-2", 1.25, None)])
-    words = name_cause(bill(facts, 0, 1), bill(facts, 1, 2), T0 + HOUR)
-    assert words == "spot fell back to on-demand in us-east-1a (pool chat) since 07:15: +0.54 USD/h"
+    cause = name_cause(bill(facts, 0, 1), bill(facts, 1, 2), T0 + HOUR)
+    assert cause == "spot fell back to on-demand in us-east-1a (pool chat) since 07:15: +0.54 USD/h"
 
 
 def test_hour_of_a_figure_is_the_hour_of_its_charges() -> None:
@@ -293,7 +293,7 @@ def stop(name: str, hours: float) -> Stop:
             id="prepaid",
         ),
         pytest.param([run("a", 0, 1, SPOT)], [stop("a", 1)], 2, [("0.36", "now")], id="spot saves its own price"),
-        pytest.param([], [stop("a", 1)], 5, [], id="an instance nobody knows"),
+        pytest.param([], [stop("a", 1)], 5, [], id="an unknown instance"),
     ],
 )
 def test_saving_of_a_terminated_idle_instance_lasts_until_the_next_need(

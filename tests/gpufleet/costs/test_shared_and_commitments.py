@@ -57,12 +57,12 @@ def ledger(tmp_path: Path) -> Engine:
             cause=facts.EndCause.ENDED, exact=True,
         )  # fmt: skip
         facts.add_ends(connection, [end])
-        seats = Reservation(
+        reservation = Reservation(
             cloud=Cloud.AWS, reservation="cb-1", started_at=T0, instances=2, environment=FLEET, region="us-east-1",
             zone="us-east-1a", machine_type="p5.48xlarge", pool="chat", model=None, owner="search", ends_at=None,
             last_seen_at=T0 + 6 * HOUR,
         )  # fmt: skip
-        facts.add_reservations(connection, [seats])
+        facts.add_reservations(connection, [reservation])
         price = Price(
             sku="aws:ec2:g6.xlarge:on-demand", region="us-east-1", zone=None, source="test", valid_from=T0,
             usd_per_hour=Decimal(1), as_of=T0,

@@ -32,62 +32,62 @@ def numbers(bits: int) -> set[int]:
     return {n for n in range(SLOTS + 1) if bits >> n & 1}
 
 
-CALM = series((0, 0), (30, 0))
+IDLE = series((0, 0), (30, 0))
 
 
 @pytest.mark.parametrize(
     ("signals", "busy", "idle"),
     [
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[CALM]),
+            ActivitySignals(requests=[IDLE], gpus=[IDLE]),
             set(),
             {0, 1, 2},
-            id="calm",
+            id="idle",
         ),
         pytest.param(
-            ActivitySignals(requests=[series((0, 0), (30, 1))], gpus=[CALM]),
+            ActivitySignals(requests=[series((0, 0), (30, 1))], gpus=[IDLE]),
             {0, 1, 2},
             set(),
             id="a request at the end",
         ),
         pytest.param(
-            ActivitySignals(requests=[series((0, 1), (30, 0))], gpus=[CALM]),
+            ActivitySignals(requests=[series((0, 1), (30, 0))], gpus=[IDLE]),
             {0, 1, 2},
             set(),
             id="a request at the start",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[CALM, series((10, 0.01), (20, 0))]),
+            ActivitySignals(requests=[IDLE], gpus=[IDLE, series((10, 0.01), (20, 0))]),
             {1},
             set(),
             id="one GPU of two at the noise floor, the other not measured elsewhere",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[series((0, 0.0099), (30, 0.0099))]),
+            ActivitySignals(requests=[IDLE], gpus=[series((0, 0.0099), (30, 0.0099))]),
             set(),
             {0, 1, 2},
             id="below the floor",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[series((0, 0), (30, 0.5))]),
+            ActivitySignals(requests=[IDLE], gpus=[series((0, 0), (30, 0.5))]),
             {0, 1, 2},
             set(),
             id="a GPU's end",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[CALM], tokens=[series((0, 5), (10, 6), (20, 6), (30, 6))]),
+            ActivitySignals(requests=[IDLE], gpus=[IDLE], tokens=[series((0, 5), (10, 6), (20, 6), (30, 6))]),
             {0},
             {1, 2},
             id="tokens prove work, never idleness",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[CALM], tokens=[series((0, 9), (10, 1))]),
+            ActivitySignals(requests=[IDLE], gpus=[IDLE], tokens=[series((0, 9), (10, 1))]),
             {0},
             {1, 2},
             id="a counter fell",
         ),
         pytest.param(
-            ActivitySignals(requests=[CALM], gpus=[series((0, 0), (20, 0))]),
+            ActivitySignals(requests=[IDLE], gpus=[series((0, 0), (20, 0))]),
             set(),
             {0, 1},
             id="the shorter one",
@@ -102,13 +102,13 @@ def test_slots_of_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle
     "signals",
     [
         pytest.param(ActivitySignals(), id="nothing"),
-        pytest.param(ActivitySignals(gpus=[CALM]), id="no engine told"),
-        pytest.param(ActivitySignals(requests=[CALM]), id="no GPU told"),
-        pytest.param(ActivitySignals(requests=[series((0, 0), (75.1, 0))], gpus=[CALM]), id="too far apart"),
-        pytest.param(ActivitySignals(requests=[series((30, 0), (0, 0))], gpus=[CALM]), id="backwards"),
-        pytest.param(ActivitySignals(requests=[series((0, 0), (0, 0))], gpus=[CALM]), id="at once"),
+        pytest.param(ActivitySignals(gpus=[IDLE]), id="no engine reported"),
+        pytest.param(ActivitySignals(requests=[IDLE]), id="no GPU reported"),
+        pytest.param(ActivitySignals(requests=[series((0, 0), (75.1, 0))], gpus=[IDLE]), id="too far apart"),
+        pytest.param(ActivitySignals(requests=[series((30, 0), (0, 0))], gpus=[IDLE]), id="backwards"),
+        pytest.param(ActivitySignals(requests=[series((0, 0), (0, 0))], gpus=[IDLE]), id="at once"),
         pytest.param(
-            ActivitySignals(requests=[CALM, series((300, 0), (310, 0))], gpus=[CALM]), id="engines of other times"
+            ActivitySignals(requests=[IDLE, series((300, 0), (310, 0))], gpus=[IDLE]), id="engines of other times"
         ),
     ],
 )

@@ -30,8 +30,10 @@ MODEL = "models/large"
 PRICE = {"sku": "aws:ec2:p5.48xlarge:on-demand", "usd_per_hour": "55.04", "source": "list", "as_of": "2026-11-01"}
 
 
-def nobody(model: str, machine: MachineType) -> ReferenceSpeed:
-    return ReferenceSpeed(tokens_per_second_per_gpu=None, basis=f"unknown: nobody measured {model} on {machine.gpu}")
+def never_measured(model: str, machine: MachineType) -> ReferenceSpeed:
+    return ReferenceSpeed(
+        tokens_per_second_per_gpu=None, basis=f"unknown: no measurement of {model} on {machine.gpu}"
+    )
 
 
 def cell(machine_type: str = "p5.48xlarge", kind: str = "spot", pool: str = "chat") -> tuple[str, ...]:
@@ -47,7 +49,7 @@ def figure(used_s: int = 0, unmeasured_s: int = 0, idle_s: int = 0, **tokens: in
 
 
 def one(cells: dict[tuple[str, ...], Figure], cloud: Cloud = Cloud.AWS) -> MeasuredSpeed:
-    (row,) = speeds(cells, cloud, nobody)
+    (row,) = speeds(cells, cloud, never_measured)
     return row
 
 
@@ -65,14 +67,14 @@ def test_fractional_gpu_counts_less_than_one() -> None:
 
 
 def test_shared_costs_have_no_rate() -> None:
-    assert speeds({cell("aws:vpc:nat-gateway", "shared"): figure(used_s=9)}, Cloud.AWS, nobody) == []
+    assert speeds({cell("aws:vpc:nat-gateway", "shared"): figure(used_s=9)}, Cloud.AWS, never_measured) == []
 
 
 @pytest.mark.parametrize(
     ("name", "tokens", "why"),
     [
         pytest.param("x9.huge", {"prompt": 1, "generation": 1}, "catalogue does not know x9.huge", id="machine type"),
-        pytest.param("p5.48xlarge", {"prompt": 1}, "nobody measured", id="output tokens"),
+        pytest.param("p5.48xlarge", {"prompt": 1}, "no measurement of", id="output tokens"),
     ],
 )
 def test_unknown_figures_give_no_rate_instead_of_zero(name: str, tokens: dict[str, int], why: str) -> None:
@@ -94,7 +96,7 @@ def test_rate_is_a_sum_over_a_sum_for_any_split_into_pools(parts: list[tuple[int
     whole = Figure()
     for piece in pieces.values():
         whole.include(piece)
-    assert speeds(pieces, Cloud.AWS, nobody) == speeds({cell(): whole}, Cloud.AWS, nobody)
+    assert speeds(pieces, Cloud.AWS, never_measured) == speeds({cell(): whole}, Cloud.AWS, never_measured)
 
 
 @pytest.fixture
@@ -166,7 +168,7 @@ def test_report_shows_the_measured_rate_next_to_its_own(large: Path) -> None:
     [
         pytest.param(None, "known by no hub's name", id="an older document"),
         pytest.param("s3://bucket/models/large", "known by no hub's name", id="a model of one's own"),
-        pytest.param("hf://acme/large@1", "nobody measured acme/large on 8 x H100-80GB", id="never measured"),
+        pytest.param("hf://acme/large@1", "acme/large on 8 x H100-80GB", id="never measured"),
     ],
 )
 def test_report_without_a_measurement_shows_unknown(large: Path, source: str | None, why: str) -> None:

@@ -58,7 +58,7 @@ def test_metrics_page_of_the_router_becomes_readings(tmp_path: Path) -> None:
     [
         pytest.param([reading("a", -1, 100), reading("a", 1, 400)], {"a": 300}, id="a difference"),
         pytest.param([reading("a", -1, 400), reading("a", 1, 30)], {"a": 30}, id="a reset"),
-        pytest.param([reading("a", 1, 400)], {}, id="a first look says nothing"),
+        pytest.param([reading("a", 1, 400)], {}, id="a first reading alone counts nothing"),
         pytest.param([reading("b", 0, 5), reading("a", 1, 400)], {"a": 400}, id="a new key counts from zero"),
         pytest.param([reading("a", -1, 10), reading("a", -0.5, 90)], {}, id="before the window"),
         pytest.param(
@@ -117,8 +117,8 @@ def test_team_parts_add_up_exactly(
 @pytest.mark.parametrize(
     ("unmetered", "counted", "tokens"),
     [
-        pytest.param(0, "exact", {"search": 1_000, "(no key)": 10}, id="every answer told its tokens"),
-        pytest.param(3, "estimated", {"search": 236_250, "(no key)": 78_750}, id="streams told none"),
+        pytest.param(0, "exact", {"search": 1_000, "(no key)": 10}, id="every answer reported its tokens"),
+        pytest.param(3, "estimated", {"search": 236_250, "(no key)": 78_750}, id="streams reported none"),
     ],
 )
 def test_report_splits_a_shared_pool_by_team(

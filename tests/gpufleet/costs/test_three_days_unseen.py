@@ -19,9 +19,9 @@ from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, Insta
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.schema import open_ledger
+from tests.fixtures.costs.metric_names import NAMES
 from tests.fixtures.costs.report_arithmetic import faults
-from tests.fixtures.small_fleet import document, read_json, stdout_of
-from tests.gpufleet.costs.test_collector import NAMES
+from tests.fixtures.small_fleet import document, read_json, said
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR, LOOK = timedelta(hours=1), timedelta(minutes=30)
@@ -89,7 +89,7 @@ UNSEEN = One(name="i-came-and-went", pool="batch", start=60, end=90)
 
 
 @dataclass
-class World:
+class FakeSources:
     """A fake cloud and a fake metrics store at one time."""
 
     cloud: Cloud
@@ -179,11 +179,11 @@ def filled(folder: Path, cloud: Cloud) -> Path:
             "batch": PoolFacts(model="models/batch", owner="research"),
         },
     )  # fmt: skip
-    world = World(cloud)
+    fake = FakeSources(cloud)
     hours = [n / 2 for n in range(int(END * 2) + 1) if not STOPPED < n / 2 < RESUMED]
     for hour in hours:
-        world.now = hour
-        sources = CollectorSources(history=world, paid=world, market=world, samples=world, names=NAMES)
+        fake.now = hour
+        sources = CollectorSources(history=fake, paid=fake, market=fake, samples=fake, names=NAMES)
         collect(engine, sources, facts, when(hour))
     engine.dispose()
     return document(
@@ -208,8 +208,8 @@ def bill(cloud: Cloud, since: float, until: float, pool: str | None = None) -> D
     reservation."""
     mine = [one for one in SEEN if pool in (None, one.pool) and one.kind is not RESERVED]
     usd = sum((one.billed(cloud, since, until) for one in mine), Decimal(0))
-    seats = One(name="seats", kind=RESERVED)
-    return usd + (2 * seats.cost(since, until) if pool in (None, "chat") else 0)
+    reserved = One(name="reserved", kind=RESERVED)
+    return usd + (2 * reserved.cost(since, until) if pool in (None, "chat") else 0)
 
 
 @pytest.mark.parametrize(("since", "until"), WINDOWS)

@@ -81,7 +81,7 @@ def ledger() -> Engine:
         pytest.param([reading(60, 10, None), reading(120, 30, None)], 20, 0, id="an engine of unknown age"),
         pytest.param([reading(60, 10), reading(120, 4)], 14, 1, id="a counter that falls was reset"),
         pytest.param([reading(60, 10), reading(120, 40, 100)], 50, 1, id="a younger process was reset unseen"),
-        pytest.param([reading(60, 10), reading(120, 10)], 10, 0, id="a counter that stands adds nothing"),
+        pytest.param([reading(60, 10), reading(120, 10)], 10, 0, id="an unchanged counter adds nothing"),
         pytest.param([reading(60, 10), reading(120, 10, rank=1)], 20, 0, id="data-parallel ranks are summed"),
         pytest.param([reading(60, 10), reading(65, 7, instance="i-2")], 17, 0, id="instances are summed"),
     ],

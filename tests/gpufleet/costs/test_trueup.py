@@ -1,7 +1,6 @@
 """Reconciliation of bills with the ledger: CUR 2.0, FOCUS and Google rows, in CSV and Parquet. Incomplete bills
 are refused."""
 
-import csv
 import gzip
 import json
 import sqlite3
@@ -9,20 +8,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pytest
 from pyarrow import parquet
-from typer.testing import CliRunner, Result
 
 from app.errors import AppError
-from cli.main import build
 from gpufleet.costs.bills import BillError, Form, read_bill
 from gpufleet.ledger.schema import open_ledger
-from tests.fixtures.small_fleet import HOUR, T0, document, fill
-
-WINDOW = ("--since", "2026-11-20T06:00", "--until", "2026-11-20T12:00")
+from tests.fixtures.costs.bill_rows import WINDOW, as_csv, complete_bill, cur_row, google_row, run_report, trueup
+from tests.fixtures.small_fleet import document, fill
 
 
 @pytest.fixture
@@ -31,57 +26,6 @@ def fleet(tmp_path: Path) -> Path:
     fill(engine)
     engine.dispose()
     return document(tmp_path)
-
-
-def call(*words: object) -> Result:
-    return CliRunner().invoke(build("report"), ["report", *map(str, words)])
-
-
-def trueup(fleet: Path, bill: Path, *words: object) -> dict[str, Any]:
-    done = call("trueup", "--fleet", fleet, "--bill", bill, "--json", *words)
-    assert done.exit_code in (0, 3), (done.output, done.exception)
-    return json.loads(done.stdout)
-
-
-def cur(resource: str, hour: int, usd: str, hours: str = "1", **more: str) -> dict[str, str]:
-    """A row of CUR 2.0."""
-    start = T0 + hour * HOUR
-    return {
-        "identity_line_item_id": f"{resource}-{hour}",
-        "line_item_resource_id": resource,
-        "line_item_usage_start_date": start.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-        "line_item_usage_end_date": (start + HOUR).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-        "line_item_usage_type": "USE1-BoxUsage:g6.xlarge",
-        "line_item_product_code": "AmazonEC2",
-        "line_item_line_item_type": "Usage",
-        "line_item_usage_amount": hours,
-        "line_item_unblended_cost": usd,
-        "line_item_currency_code": "USD",
-        "reservation_effective_cost": "0",
-        "savings_plan_savings_plan_effective_cost": "0",
-    } | more
-
-
-def whole() -> list[dict[str, str]]:
-    """A bill that agrees with the ledger to the cent."""
-    new = str((Decimal("0.72") + Decimal("0.9") * 3599) / 3600)
-    prices = ["0.72", "0.72", "0.72", new, "0.9", "0.9"]
-    return [
-        *(cur("i-idle", hour, "0.72") for hour in range(2)),
-        cur("i-fallback", 0, "0.36", "0.5"),
-        *(cur("i-fallback", hour, prices[hour]) for hour in range(1, 6)),
-        cur("cr-1", 0, "0.72", line_item_usage_type="USE1-UnusedBox:g6.xlarge"),
-        *(cur("arn:aws:ec2:us-east-1:0:instance/i-paid", hour, prices[hour]) for hour in range(1, 6)),
-        cur("i-idle", 7, "0.02", line_item_usage_type="DataTransfer-Out-Bytes"),
-    ]
-
-
-def as_csv(path: Path, rows: list[dict[str, str]]) -> Path:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def as_gzip(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -110,9 +54,9 @@ def as_old_cur(path: Path, rows: list[dict[str, str]]) -> Path:
     def old(name: str) -> str:
         for group in ("identity", "line_item", "reservation", "savings_plan"):
             if name.startswith(group):
-                words = group.split("_")
+                arguments = group.split("_")
                 rest = name.removeprefix(group + "_").split("_")
-                first = words[0] + "".join(word.title() for word in words[1:])
+                first = arguments[0] + "".join(word.title() for word in arguments[1:])
                 return f"{first}/{''.join(word.title() for word in rest)}"
         return name
 
@@ -123,20 +67,22 @@ def as_old_cur(path: Path, rows: list[dict[str, str]]) -> Path:
 def test_bill_that_agrees_closes_the_period(
     fleet: Path, tmp_path: Path, write: Callable[[Path, list[dict[str, str]]], Path]
 ) -> None:
-    assert json.loads(call("cost", "--fleet", fleet, *WINDOW, "--json").stdout)["state"] == "estimated"
-    found = trueup(fleet, write(tmp_path / "bill", whole()), *WINDOW)
+    assert json.loads(run_report("cost", "--fleet", fleet, *WINDOW, "--json").stdout)["state"] == "estimated"
+    found = trueup(fleet, write(tmp_path / "bill", complete_bill()), *WINDOW)
     assert (found["differences"], found["resources_that_agree"]) == ([], 4)
     assert Decimal(found["bill"]["not_compared_usd"]) == Decimal("0.02")
-    report = json.loads(call("cost", "--fleet", fleet, *WINDOW, "--json").stdout)
+    report = json.loads(run_report("cost", "--fleet", fleet, *WINDOW, "--json").stdout)
     assert report["state"] == "final"
     assert any("billed 10.80 USD, computed 10.80 USD" in note for note in report["notes"])
-    longer = call("cost", "--fleet", fleet, "--since", "2026-11-20T05:00", "--until", "2026-11-20T12:00", "--json")
+    longer = run_report(
+        "cost", "--fleet", fleet, "--since", "2026-11-20T05:00", "--until", "2026-11-20T12:00", "--json"
+    )
     assert json.loads(longer.stdout)["state"] == "estimated"
 
 
 def changed(resource: str, hour: int, **fields: str) -> list[dict[str, str]]:
     name = f"{resource}-{hour}"
-    return [row | (fields if row["identity_line_item_id"] == name else {}) for row in whole()]
+    return [row | (fields if row["identity_line_item_id"] == name else {}) for row in complete_bill()]
 
 
 @pytest.mark.parametrize(
@@ -157,15 +103,17 @@ def changed(resource: str, hour: int, **fields: str) -> list[dict[str, str]]:
             {"hours": "-0.36", "price": "0.04"},
             id="both",
         ),
-        pytest.param([*whole(), cur("i-alien", 3, "5")], "i-alien", {"unknown resource": "5"}, id="unknown"),
         pytest.param(
-            [row for row in whole() if row["line_item_resource_id"] != "i-idle"],
+            [*complete_bill(), cur_row("i-unknown", 3, "5")], "i-unknown", {"unknown resource": "5"}, id="unknown"
+        ),
+        pytest.param(
+            [row for row in complete_bill() if row["line_item_resource_id"] != "i-idle"],
             "i-idle",
             {"not in the bill": "-1.44"},
             id="not billed",
         ),
         pytest.param(
-            [row for row in whole() if row["identity_line_item_id"] != "i-idle-1"],
+            [row for row in complete_bill() if row["identity_line_item_id"] != "i-idle-1"],
             "i-idle",
             {"hours": "-0.72"},
             id="an hour without a line",
@@ -197,26 +145,14 @@ def test_each_difference_has_a_resource_and_causes_that_add_up(
 
 def test_own_focus_export_agrees_with_the_ledger(fleet: Path, tmp_path: Path) -> None:
     out = tmp_path / "focus.csv"
-    assert call("cost", "--fleet", fleet, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
+    assert run_report("cost", "--fleet", fleet, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
     found = trueup(fleet, out, *WINDOW)
     assert found["bill"]["form"] == Form.FOCUS
     assert found["differences"] == []
 
 
-def google(name: str, usd: str, **more: str) -> dict[str, str]:
-    return {
-        "service.description": "Compute Engine",
-        "resource.global_name": f"//compute.googleapis.com/projects/p/zones/us-central1-a/instances/{name}",
-        "usage_start_time": "2026-11-20 06:00:00 UTC",
-        "usage_end_time": "2026-11-20 07:00:00 UTC",
-        "cost": usd,
-        "currency": "USD",
-        "credits": "[]",
-    } | more
-
-
 def test_credits_of_google_rows_are_subtracted(tmp_path: Path) -> None:
-    rows = [google("a", "1.5", credits='[{"name": "x", "amount": -0.25}]'), google("a", "0.5")]
+    rows = [google_row("a", "1.5", credits='[{"name": "x", "amount": -0.25}]'), google_row("a", "0.5")]
     bill = read_bill(as_csv(tmp_path / "bill.csv", rows))
     assert [(line.resource, line.usd, line.hours) for line in bill.lines] == [
         ("a", Decimal("1.25"), None), ("a", Decimal("0.5"), None),
@@ -226,24 +162,24 @@ def test_credits_of_google_rows_are_subtracted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
-        pytest.param([*whole(), *whole()], "occurs twice", id="occurs twice"),
-        pytest.param([cur("i-1", 0, "1", line_item_currency_code="EUR")], "'EUR'", id="another currency"),
-        pytest.param([cur("i-1", 0, "NaN")], "expected an amount, got 'NaN'", id="expected an amount"),
-        pytest.param([cur("i-1", 0, "much")], "expected an amount", id="a word"),
-        pytest.param([cur("i-1", 0, "")], "empty", id="no amount"),
-        pytest.param([cur("i-1", 0, "1", line_item_usage_start_date="soon")], "row 1", id="no time"),
+        pytest.param([*complete_bill(), *complete_bill()], "occurs twice", id="occurs twice"),
+        pytest.param([cur_row("i-1", 0, "1", line_item_currency_code="EUR")], "'EUR'", id="another currency"),
+        pytest.param([cur_row("i-1", 0, "NaN")], "expected an amount, got 'NaN'", id="expected an amount"),
+        pytest.param([cur_row("i-1", 0, "much")], "expected an amount", id="a word"),
+        pytest.param([cur_row("i-1", 0, "")], "empty", id="no amount"),
+        pytest.param([cur_row("i-1", 0, "1", line_item_usage_start_date="soon")], "row 1", id="no time"),
         pytest.param([{"a": "b"}], "is not a supported bill", id="no bill"),
     ],
 )
-def test_invalid_bill_is_refused_and_names_the_row(tmp_path: Path, rows: list[dict[str, str]], said: str) -> None:
-    with pytest.raises(BillError, match=said):
+def test_invalid_bill_is_refused_and_names_the_row(tmp_path: Path, rows: list[dict[str, str]], message: str) -> None:
+    with pytest.raises(BillError, match=message):
         read_bill(as_csv(tmp_path / "bill.csv", rows))
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         pytest.param(b"", "has no rows", id="empty"),
         pytest.param(b"PAR1 and nothing more", "not a complete Parquet", id="cut Parquet"),
@@ -251,29 +187,29 @@ def test_invalid_bill_is_refused_and_names_the_row(tmp_path: Path, rows: list[di
         pytest.param(b"line_item_usage_start_date,cost\n2026\n", "incomplete", id="cut line"),
     ],
 )
-def test_broken_file_is_named_in_the_error(tmp_path: Path, body: bytes, said: str) -> None:
+def test_broken_file_is_named_in_the_error(tmp_path: Path, body: bytes, message: str) -> None:
     path = tmp_path / "bill"
     path.write_bytes(body)
-    with pytest.raises(BillError, match=said):
+    with pytest.raises(BillError, match=message):
         read_bill(path)
 
 
 def test_incomplete_bill_is_refused_and_closes_nothing(fleet: Path, tmp_path: Path) -> None:
-    short = as_csv(tmp_path / "bill.csv", [cur("i-idle", 7 * 24, "1")])
+    short = as_csv(tmp_path / "bill.csv", [cur_row("i-idle", 7 * 24, "1")])
     days = ("--since", "2026-11-20", "--until", "2026-11-30")
-    refused = call("trueup", "--fleet", fleet, "--bill", short, *days)
+    refused = run_report("trueup", "--fleet", fleet, "--bill", short, *days)
     assert isinstance(refused.exception, AppError) and "it is incomplete" in str(refused.exception)
-    assert json.loads(call("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"
+    assert json.loads(run_report("cost", "--fleet", fleet, *days, "--json").stdout)["state"] == "estimated"
 
 
 def test_cost_without_a_price_is_named_and_makes_the_computed_sum_a_lower_bound(tmp_path: Path, fleet: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("update runs set machine_type = 'x9.large' where instance_id = 'i-idle'")
     connection.close()
-    bill = as_csv(tmp_path / "cur.csv", whole())
+    bill = as_csv(tmp_path / "cur.csv", complete_bill())
     found = trueup(fleet, bill, *WINDOW)
     assert (found["computed_at_least"], found["unpriced"]) == (True, ["x9.large on-demand in us-east-1a"])
     (one,) = [one for one in found["differences"] if one["resource"] == "i-idle"]
     assert one["parts"] == {"price": "1.440000000", "hours": "0.000000000"}
-    shown = call("trueup", "--fleet", fleet, "--bill", bill, *WINDOW).stdout
+    shown = run_report("trueup", "--fleet", fleet, "--bill", bill, *WINDOW).stdout
     assert "computed at least 9.36 USD" in shown and "no price of x9.large on-demand in us-east-1a" in shown

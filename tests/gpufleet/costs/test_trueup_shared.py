@@ -21,9 +21,9 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger.facts import EndCause, Reservation, Run
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.prices.book import PriceBook, parse_as_of
+from tests.fixtures.costs.bill_rows import WINDOW, as_csv, complete_bill, cur_row, google_row, run_report, trueup
 from tests.fixtures.costs.overrides import override
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, document, fill, run
-from tests.gpufleet.costs.test_trueup import WINDOW, as_csv, call, cur, google, trueup, whole
 
 AS_OF = "2026-11-01"
 PRICES = {
@@ -54,7 +54,7 @@ def fleet(tmp_path: Path) -> Path:
 
 def other(resource: str, hour: int, usage: str, usd: str, amount: str = "1", **more: str) -> dict[str, str]:
     """A row of a resource that is not a GPU instance."""
-    return cur(resource, hour, usd, amount, line_item_usage_type=usage, line_item_product_code="AmazonVPC") | more
+    return cur_row(resource, hour, usd, amount, line_item_usage_type=usage, line_item_product_code="AmazonVPC") | more
 
 
 def shared_rows() -> list[dict[str, str]]:
@@ -67,7 +67,7 @@ def shared_rows() -> list[dict[str, str]]:
     return [
         *(other("nat-1", hour, "USE1-NatGateway-Hours", "0.045") for hour in hours),
         *(other(f"vpce-{n}", hour, "USE1-VpcEndpoint-Hours", "0.03", "3") for n in range(2) for hour in hours),
-        *(cur("i-control", hour, "0.04", line_item_usage_type="USE1-BoxUsage:t3.medium") for hour in hours),
+        *(cur_row("i-control", hour, "0.04", line_item_usage_type="USE1-BoxUsage:t3.medium") for hour in hours),
         other("vol-1", 0, "USE1-EBS:VolumeUsage.gp3", str(disk), "0.9", line_item_product_code="AmazonEC2"),
         zone,
         other("nat-1", 0, "USE1-NatGateway-Bytes", "7"),
@@ -75,7 +75,7 @@ def shared_rows() -> list[dict[str, str]]:
 
 
 def bill(*rows: dict[str, str]) -> list[dict[str, str]]:
-    return [*whole(), *rows]
+    return [*complete_bill(), *rows]
 
 
 def test_shared_costs_agree_with_a_bill_that_has_other_resource_ids(fleet: Path, tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def changed(resource: str, hour: int, **fields: str) -> list[dict[str, str]]:
         ),
         pytest.param(without("i-control"), "aws:ec2:t3.medium:on-demand", {"not in the bill": "-0.24"}, id="host"),
         pytest.param(
-            [*shared_rows(), cur("i-alien", 0, "0.04", line_item_usage_type="USE1-BoxUsage:t3.small")],
-            "i-alien", {"unknown resource": "0.04"}, id="a machine that nobody declared",
+            [*shared_rows(), cur_row("i-unknown", 0, "0.04", line_item_usage_type="USE1-BoxUsage:t3.small")],
+            "i-unknown", {"unknown resource": "0.04"}, id="an undeclared machine",
         ),
     ],
 )  # fmt: skip
@@ -160,7 +160,7 @@ def test_own_focus_export_agrees_with_shared_costs_and_commitments(tmp_path: Pat
         tmp_path, shared=SHARED, prices={"overrides": stated}, commitments={"spends": [spend], "blocks": [block]}
     )
     out = tmp_path / "focus.csv"
-    assert call("cost", "--fleet", path, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
+    assert run_report("cost", "--fleet", path, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
     found = trueup(path, out, *WINDOW)
     assert (found["bill"]["form"], found["differences"]) == (Form.FOCUS, [])
     assert Decimal(found["bill"]["not_compared_usd"]) == 0
@@ -169,7 +169,7 @@ def test_own_focus_export_agrees_with_shared_costs_and_commitments(tmp_path: Pat
 
 
 def savings(hour: int, paid: str, used: str) -> dict[str, str]:
-    return cur(
+    return cur_row(
         "arn:aws:savingsplans::0:savingsplan/7f", hour, paid, line_item_line_item_type="SavingsPlanRecurringFee",
         line_item_usage_type="ComputeSP:1yrNoUpfront", line_item_product_code="ComputeSavingsPlans",
         savings_plan_total_commitment_to_date=paid, savings_plan_used_commitment=used,
@@ -177,7 +177,7 @@ def savings(hour: int, paid: str, used: str) -> dict[str, str]:
 
 
 @dataclass
-class World:
+class SimulatedFleet:
     """Two instances for four hours at 1 USD/h, one of them in a Capacity Block; a Savings Plan; a gateway."""
 
     block: bool = False
@@ -254,7 +254,7 @@ def parts_of(found: TrueUp) -> dict[str, dict[DifferenceCause, Fraction]]:
 def test_capacity_block_and_its_instances_are_compared_together(
     lines: list[BillLine], expected: dict[DifferenceCause, int]
 ) -> None:
-    found = World(block=True).compare([*hourly("i-a", "1"), *lines])
+    found = SimulatedFleet(block=True).compare([*hourly("i-a", "1"), *lines])
     assert parts_of(found) == ({"cr-9": expected} if expected else {})
 
 
@@ -276,7 +276,7 @@ def test_unused_part_of_commitments_is_compared(
     covered: str, unused: str, expected: dict[str, dict[DifferenceCause, Fraction]]
 ) -> None:
     rest = [line("", hour, unused, None, unused=True) for hour in range(4)]
-    found = World(spend=True).compare([*hourly("i-a", covered), *hourly("i-b", "1"), *rest])
+    found = SimulatedFleet(spend=True).compare([*hourly("i-a", covered), *hourly("i-b", "1"), *rest])
     assert parts_of(found) == expected
 
 
@@ -286,19 +286,19 @@ def test_remainder_of_a_savings_plan_is_read_from_its_fee(tmp_path: Path) -> Non
 
 
 def test_remainder_without_a_declared_commitment_is_compared_with_nothing() -> None:
-    found = World().compare([*hourly("i-a", "1"), *hourly("i-b", "1"), line("", 0, "3", None, unused=True)])
+    found = SimulatedFleet().compare([*hourly("i-a", "1"), *hourly("i-b", "1"), line("", 0, "3", None, unused=True)])
     assert (found.differences, found.not_compared) == ([], 3)
 
 
 def test_google_shared_costs_are_matched_by_description(tmp_path: Path) -> None:
     machine = '[{"key": "compute.googleapis.com/machine_spec", "value": "e2-medium"}]'
     rows = [
-        google("control", "1", **{"sku.description": "E2 Instance Core in Americas", "system_labels": machine}),
-        google("nat", "2", **{"service.description": "Networking", "sku.description": "Cloud NAT Gateway: Uptime",
+        google_row("control", "1", **{"sku.description": "E2 Instance Core in Americas", "system_labels": machine}),
+        google_row("nat", "2", **{"service.description": "Networking", "sku.description": "Cloud NAT Gateway: Uptime",
                               "system_labels": ""}),
-        google("d", "3", **{"sku.description": "Balanced PD Capacity in Iowa", "system_labels": ""}),
-        google("c", "4", **{"sku.description": "Commitment v1: G2 Core in Iowa for 1 Year", "system_labels": ""}),
-        google("t", "5", **{"service.description": "Networking", "sku.description": "Network Internet Egress",
+        google_row("d", "3", **{"sku.description": "Balanced PD Capacity in Iowa", "system_labels": ""}),
+        google_row("c", "4", **{"sku.description": "Commitment v1: G2 Core in Iowa for 1 Year", "system_labels": ""}),
+        google_row("t", "5", **{"service.description": "Networking", "sku.description": "Network Internet Egress",
                             "system_labels": ""}),
     ]  # fmt: skip
     found = read_bill(as_csv(tmp_path / "bill.csv", rows))
@@ -327,15 +327,15 @@ any_line = st.one_of(
 
 
 @given(
-    lines=st.lists(any_line, max_size=12), stretch=st.integers(1, 40),
+    lines=st.lists(any_line, max_size=12), extension=st.integers(1, 40),
     block=st.booleans(), spend=st.booleans(), shared=st.booleans(),
 )  # fmt: skip
 def test_computed_cost_and_causes_add_up_to_the_bill(
-    lines: list[BillLine], stretch: int, block: bool, spend: bool, shared: bool
+    lines: list[BillLine], extension: int, block: bool, spend: bool, shared: bool
 ) -> None:
     # At least one line for each day, else the bill is incomplete. Some lines are longer than their hour.
-    longer = [replace(one, end=one.end + timedelta(minutes=7 * stretch * (n % 2))) for n, one in enumerate(lines)]
-    found = World(block=block, spend=spend, shared=shared).compare([line("i-a", 0, "1"), *longer])
+    longer = [replace(one, end=one.end + timedelta(minutes=7 * extension * (n % 2))) for n, one in enumerate(lines)]
+    found = SimulatedFleet(block=block, spend=spend, shared=shared).compare([line("i-a", 0, "1"), *longer])
     assert found.computed + sum(found.by_cause.values()) + found.agreeing == found.billed
     for one in found.differences:
         assert sum(one.parts.values()) == one.usd
@@ -353,14 +353,14 @@ def _overlap(one: BillLine) -> Fraction:
 
 
 def test_reservation_that_is_not_a_block_keeps_its_own_row() -> None:
-    world = World()
-    seats = Reservation(
+    simulated = SimulatedFleet()
+    reservation = Reservation(
         cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=2, environment=FLEET, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", pool="chat", model=None, owner="search", ends_at=None,
         last_seen_at=T0 + 4 * HOUR,
     )  # fmt: skip
-    known = world.facts()
-    known = LedgerFacts(runs=known.runs, reservations=[seats], known=known.known)
+    known = simulated.facts()
+    known = LedgerFacts(runs=known.runs, reservations=[reservation], known=known.known)
     bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=(*hourly("i-a", "1"), *hourly("i-b", "1")))
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
@@ -368,11 +368,11 @@ def test_reservation_that_is_not_a_block_keeps_its_own_row() -> None:
 
 
 def test_reservation_shared_by_fleets_is_compared_by_the_declared_instances_of_this_one() -> None:
-    seats = Reservation(
+    reservation = Reservation(
         cloud=Cloud.AWS, reservation="cr-9", started_at=T0, instances=4, environment=FLEET, region="us-east-1",
         zone="us-east-1a", machine_type="g6.xlarge", last_seen_at=T0 + 4 * HOUR, elsewhere=2, seats=1,
     )  # fmt: skip
-    known = LedgerFacts(runs=[], reservations=[seats], known=(T0, T0 + 4 * HOUR))
+    known = LedgerFacts(runs=[], reservations=[reservation], known=(T0, T0 + 4 * HOUR))
     unused = tuple(replace(one, usd=one.usd * 2, hours=Decimal(2)) for one in hourly("cr-9", "1"))
     bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=unused)
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]

@@ -102,7 +102,7 @@ def test_days_without_a_pass_do_not_count_as_days_without_cost(
     day = Decimal("55.04") * 24
     assert (found.month.days_known, found.month.days_unknown) == (Decimal(known), Decimal(unknown))
     assert found.month.spent == day * spent
-    assert found.month.expected == day * 30, "each unknown day as dear as a known one"
+    assert found.month.expected == day * 30, "each unknown day costs as much as a known one"
     assert found.budget is not None
     assert (found.budget.state is BudgetState.UNKNOWN) is (unknown != "0" and not found.budget.crossed)
     assert bool(found.budget.unknown) is (unknown != "0")
@@ -114,13 +114,13 @@ def test_budget_with_unpriced_parts_is_never_reported_as_within(tmp_path: Path) 
     assert found.budget is not None
     assert found.budget.state is BudgetState.UNKNOWN
     assert [use.state for _, use in found.budgets] == [BudgetState.UNKNOWN]
-    said = as_text(found)
+    text = as_text(found)
     assert (
         "budget: at least 0% of 60,000 USD used, unknown in part (no price of x99.giant on-demand in us-east-1a)"
-        in said
+        in text
     )
-    assert "cost: at least 0.00" in said
-    assert "this month: at least 0.00 USD expected" in said
+    assert "cost: at least 0.00" in text
+    assert "this month: at least 0.00 USD expected" in text
     listed = reports.digest_json(found)
     assert listed["month"]["at_least"] is True
     assert listed["budget"]["unknown"] == ["no price of x99.giant on-demand in us-east-1a"]
@@ -145,9 +145,9 @@ def test_saving_of_a_terminated_instance_without_a_price_is_unknown(tmp_path: Pa
     found = reports.digest(fleet, window(), True)
     assert [one.amount for one in found.savings.stops] == [None]
     assert found.savings.unpriced_stops == 1
-    said = as_text(found)
-    assert "at least 0.00" in said.split("by ending 1 idle instances")[0].splitlines()[-1]
-    assert "unknown  i-1 (batch), counted until" in said
+    text = as_text(found)
+    assert "at least 0.00" in text.split("by ending 1 idle instances")[0].splitlines()[-1]
+    assert "unknown  i-1 (batch), counted until" in text
     saved = reports.digest_json(found)["savings"]
     assert (saved["stops"][0]["usd"], saved["stopped_at_least"]) == (None, True)
 
@@ -178,7 +178,7 @@ HOLE_OF_HOURS = (MONTH + DAY, MONTH + DAY + 5 * HOUR)
 
 
 @pytest.mark.parametrize(
-    ("month", "words"),
+    ("month", "text"),
     [
         pytest.param({}, "100 USD expected (90 to 110)", id="all known"),
         pytest.param(
@@ -197,15 +197,15 @@ HOLE_OF_HOURS = (MONTH + DAY, MONTH + DAY + 5 * HOUR)
         ),
     ],
 )
-def test_forecast_states_the_known_part_of_its_basis(month: dict[str, Any], words: str) -> None:
-    assert month_text(replace(PLAIN, **month)) == words
+def test_forecast_states_the_known_part_of_its_basis(month: dict[str, Any], text: str) -> None:
+    assert month_text(replace(PLAIN, **month)) == text
 
 
 PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high=Decimal(110), days_known=Decimal(6))
 
 
 @pytest.mark.parametrize(
-    ("unknown", "words", "at_most", "lacking"),
+    ("unknown", "text", "at_most", "lacking"),
     [
         pytest.param(
             {"not_collected": (HOLE_OF_HOURS,)},
@@ -232,10 +232,10 @@ PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high
     ],
 )  # fmt: skip
 def test_budget_with_unknown_parts_is_never_within(
-    unknown: dict[str, Any], words: str, at_most: str | None, lacking: bool
+    unknown: dict[str, Any], text: str, at_most: str | None, lacking: bool
 ) -> None:
     use = budget_use(Decimal(200), replace(PLAIN, **unknown))
-    assert (use.state, use.unknown) == (BudgetState.UNKNOWN, (words,))
+    assert (use.state, use.unknown) == (BudgetState.UNKNOWN, (text,))
     assert use.at_most == (None if at_most is None else Decimal(at_most))
     assert use.lacking is lacking, "people are notified"
     assert budget_use(Decimal(200), PLAIN).state is BudgetState.WITHIN
@@ -245,7 +245,7 @@ def test_undated_end_bounds_budget_and_month(tmp_path: Path) -> None:
     looks = hourly(NOW - DAY, NOW)
     fleet = fleet_with(tmp_path, "p5.48xlarge", looks)
     name, engine = ledger_name(fleet), open_ledger(fleet.ledger_url)
-    gone = RunEnd(
+    ended = RunEnd(
         cloud=Cloud.AWS, instance_id="i-2", started_at=NOW - DAY, ended_at=NOW - 3 * HOUR,
         cause=facts.EndCause.ABSENT, exact=False,
     )  # fmt: skip
@@ -253,7 +253,7 @@ def test_undated_end_bounds_budget_and_month(tmp_path: Path) -> None:
         (known,) = runs(reading, name, MONTH, NOW)
         one = replace(known, instance_id="i-2", started_at=NOW - DAY, last_seen_at=NOW - 5 * HOUR)
         facts.add_runs(connection, [one])
-        facts.add_ends(connection, [gone])
+        facts.add_ends(connection, [ended])
     found = reports.digest(fleet, window(), True)
     assert found.budget is not None
     assert found.month.too_little == Decimal("55.04") * 2
@@ -278,11 +278,11 @@ def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> N
         facts.add_runs(connection, [spot])
         facts.add_activity(connection, quiet)
     found = reports.digest(fleet, window(), True)
-    said = as_text(found)
-    assert "idle, starting, unused: at least 0.0000 USD" in said
-    assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in all" in said
-    assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in said
-    assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price of x99.giant on-demand" in said
+    text = as_text(found)
+    assert "idle, starting, unused: at least 0.0000 USD" in text
+    assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in all" in text
+    assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in text
+    assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price of x99.giant on-demand" in text
     whole = reports.digest_json(found)
     assert [(one["cause"], one["usd"], one["at_least"]) for one in whole["waste"]] == [("idle", "0.000000000", True)]
     assert whole["savings"]["spot_at_least"] and whole["savings"]["fallback_at_least"]
@@ -339,8 +339,8 @@ def test_bounds_of_hours_decide_on_an_anomaly() -> None:
         return bool(anomalies(now, before, ""))
 
     assert is_far(hour(10), hour(2)) and is_far(hour(2), hour(10))
-    assert is_far(hour(10, more=None), hour(2)), "at least 10 is a rise"
-    assert not is_far(hour(2, more=None), hour(10)), "at least 2 is no fall"
+    assert is_far(hour(10, more=None), hour(2)), "at least 10 is an increase"
+    assert not is_far(hour(2, more=None), hour(10)), "at least 2 is not a decrease"
     assert not is_far(hour(10), hour(2, more=None))
     assert not is_far(hour(10, less=8), hour(2)) and not is_far(hour(10), hour(2, more=8))
     assert is_far(hour(10), hour(2), hour(2, more=None), hour(2)), "the median of upper bounds is known"
@@ -349,7 +349,6 @@ def test_bounds_of_hours_decide_on_an_anomaly() -> None:
 def test_time_without_a_pass_is_described_in_plain_text(tmp_path: Path) -> None:
     fleet = fleet_with(tmp_path, "p5.48xlarge", SILENT)
     made = reports.cost(fleet, replace(window(), since=NOW - 9 * DAY), True)
-    said, rows = report_text(made), as_document(made)["unknown"]
-    assert "192.0 h were not collected" in said and "not observed since" in said
-    assert "nobody" not in said
+    text, rows = report_text(made), as_document(made)["unknown"]
+    assert "192.0 h were not collected" in text and "not observed since" in text
     assert {(row["why"], row["why_code"]) for row in rows} == {("not observed since", "not_observed")}

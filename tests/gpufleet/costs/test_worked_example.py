@@ -103,8 +103,8 @@ def charge(found: Any) -> tuple[Any, ...]:
 
 
 def test_charges_of_the_page_match_the_report(report: Any) -> None:
-    told = [(*row[:4], *map(Decimal, row[4:])) for row in rows("Seconds times price")]
-    assert sorted(told) == sorted(charge(found) for found in report["charges"])
+    expected = [(*row[:4], *map(Decimal, row[4:])) for row in rows("Seconds times price")]
+    assert sorted(expected) == sorted(charge(found) for found in report["charges"])
 
 
 def test_sums_of_the_page_match_the_report(report: Any) -> None:
@@ -121,14 +121,14 @@ def test_sums_of_the_page_match_the_report(report: Any) -> None:
 def test_token_prices_of_the_page_match_the_report(report: Any) -> None:
     total, pools = report["total"], report["by"]["pool"]
     whole = total["usd_per_million_tokens"]
-    told = [Decimal(number) for number in re.findall(r"\*\*(\d+\.\d{6})\*\*", PAGE)]
+    expected = [Decimal(number) for number in re.findall(r"\*\*(\d+\.\d{6})\*\*", PAGE)]
     assert [round(Decimal(value), 6) for value in (
         whole["blended"],
         pools["chat"]["usd_per_million_tokens"]["blended"],
         whole["input"],
         whole["output"],
         total["usd_per_million_tokens_usage"]["blended"],
-    )] == told  # fmt: skip
+    )] == expected  # fmt: skip
     assert pools["batch"]["usd_per_million_tokens"]["blended"] is None
     assert whole["method"] in PAGE
     tokens = total["tokens"]

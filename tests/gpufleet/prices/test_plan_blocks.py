@@ -10,7 +10,7 @@ from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from gpufleet.prices.plan.preview import parse
 from gpufleet.prices.plan.rates import rates_of
 from gpufleet.prices.plan.render import as_json, markdown
-from tests.gpufleet.prices.test_plan_cost import G6, NOW, group, preview, resource, tags, urn
+from tests.fixtures.prices.previews import G6, NOW, group, preview, resource, tags, urn
 
 TEMPLATE = "aws:ec2/launchTemplate:LaunchTemplate"
 TWO_WEEKS = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-15T11:30:00Z"}

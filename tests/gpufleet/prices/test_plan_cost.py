@@ -1,8 +1,7 @@
 """The cost of a plan compared with calculations by hand."""
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,48 +12,12 @@ from gpufleet.prices.plan.cost import PlanCost, PlanCostError, plan_cost
 from gpufleet.prices.plan.preview import PreviewError, parse
 from gpufleet.prices.plan.rates import rates_of
 from gpufleet.prices.plan.render import as_json, headline, markdown
+from tests.fixtures.prices.previews import BOTH, G6, NOW, group, preview, resource
 from tests.fixtures.stacks.settings_files import a_pool
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-PRICES = {
-    "aws:ec2:g6.xlarge:on-demand": "0.80",
-    "aws:ec2:g5.xlarge:on-demand": "1.00",
-    "aws:ec2:g6.xlarge:spot": "0.40",
-    "aws:ec2:g5.xlarge:spot": "0.50",
-    "aws:ec2:p5.48xlarge:on-demand": "55.04",
-    "aws:ec2:t3.medium:on-demand": "0.0416",
-    "aws:ebs:gp3:gib": "0.0001",
-    "aws:ebs:gp3:iops": "0.000007",
-    "aws:vpc:nat-gateway": "0.045",
-    "aws:vpc:public-ipv4": "0.005",
-    "aws:vpc:interface-endpoint": "0.01",
-}
 FLEX_START = {"max": 3, "machine_type": "a2-highgpu-1g", "zone": "us-central1-a", "run": "1d"}
 ENDPOINT = "aws:ec2/vpcEndpoint:VpcEndpoint"
 PRICED: dict[str, Any] = {"sku": "aws:ec2:g6.xlarge:spot", "source": "s", "as_of": "2026-11-01"}
-G6, BOTH = ("g6.xlarge",), ("g6.xlarge", "g5.xlarge")
-
-
-def urn(kind: str, name: str) -> str:
-    return f"urn:pulumi:s::gpu-fleet::{kind}::{name}"
-
-
-def resource(kind: str, name: str, inputs: Mapping[str, Any], **state: Any) -> dict[str, Any]:
-    return {"urn": urn(kind, name), "newState": {"type": kind, "inputs": inputs, **state}}
-
-
-def tags(capacity_type: str, pool: str = "chat") -> list[dict[str, Any]]:
-    return [
-        {"key": "gpu-fleet:pool", "value": pool},
-        {"key": "gpu-fleet:capacity-type", "value": capacity_type},
-    ]
-
-
-def group(name: str, capacity_type: str, machines: Sequence[str], desired: int, pool: str = "chat") -> dict[str, Any]:
-    overrides = [{"instanceType": machine} for machine in machines]
-    policy = {"launchTemplate": {"overrides": overrides}} if overrides else None
-    inputs = {"desiredCapacity": desired, "tags": tags(capacity_type, pool), "mixedInstancesPolicy": policy}
-    return resource("aws:autoscaling/group:Group", name, inputs)
 
 
 def reservation(name: str, machine: str, count: int, pool: str = "chat") -> dict[str, Any]:
@@ -77,23 +40,6 @@ def flex_start(desired: int) -> list[dict[str, Any]]:
         "gcp:compute/instanceGroupManager:InstanceGroupManager", "f", inputs, propertyDependencies=depends
     )
     return [made, group]
-
-
-def planned_pool(name: str, on_demand: int = 0, **limits: int) -> dict[str, Any]:
-    stands_in = {"on_demand": {"max": on_demand, "machine_types": ["g6.xlarge"]}} if on_demand else {}
-    return a_pool(name, capacity=stands_in, **limits)
-
-
-def preview(*resources: dict[str, Any], pools: Mapping[str, Mapping[str, int]], op: str = "create") -> str:
-    fleet = {
-        "cloud": "aws",
-        "pools": [planned_pool(name, **limits) for name, limits in pools.items()],
-        "prices": [
-            {"sku": k, "usd_per_hour": v, "source": "by hand", "as_of": "2026-11-01"} for k, v in PRICES.items()
-        ],
-    }
-    steps = [{"op": op, **r} for r in resources]
-    return json.dumps({"config": {"aws:region": "us-east-1", "gpu-fleet:fleet": json.dumps(fleet)}, "steps": steps})
 
 
 def cost_of(text: str) -> PlanCost:
@@ -229,10 +175,10 @@ def test_group_size_is_that_of_the_cloud_and_not_of_the_program() -> None:
 
 
 def test_change_against_now_includes_deleted_resources() -> None:
-    gone = group("old", "spot", G6, 2)
-    gone["oldState"] = gone.pop("newState")
+    deleted = group("old", "spot", G6, 2)
+    deleted["oldState"] = deleted.pop("newState")
     text = json.loads(preview(group("new", "spot", G6, 1), pools={"chat": CHAT}))
-    text["steps"].append({"op": "delete", **gone})
+    text["steps"].append({"op": "delete", **deleted})
     plan = parse(json.dumps(text))
     rates = rates_of(plan.config, NOW)
     before, after = plan_cost(plan, plan.before, rates), plan_cost(plan, plan.after, rates)
@@ -243,7 +189,7 @@ def test_change_against_now_includes_deleted_resources() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "said"),
+    ("resources", "message"),
     [
         pytest.param([group("a", "spot", ("g6.2xlarge",), 1)], "no price for aws:ec2:g6.2xlarge:spot", id="no price"),
         pytest.param([group("a", "spot", (), 1)], "a: names no machine type", id="no machine type"),
@@ -258,14 +204,14 @@ def test_change_against_now_includes_deleted_resources() -> None:
         ),
     ],
 )
-def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dict[str, Any]], said: str) -> None:
+def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(PlanCostError) as caught:
         cost_of(preview(*resources, pools={"chat": CHAT}))
-    assert any(said in problem for problem in caught.value.problems)
+    assert any(message in problem for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param("", "not valid JSON", id="empty"),
         pytest.param("[1]", "no `steps`", id="a list"),
@@ -280,8 +226,8 @@ def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dic
         pytest.param('{"steps": [], "changeSummary": {"same": "x"}}', "--show-sames", id="a word for a count"),
     ],
 )
-def test_invalid_preview_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PreviewError, match=said):
+def test_invalid_preview_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PreviewError, match=message):
         parse(text)
 
 
@@ -292,7 +238,7 @@ def test_preview_of_another_program_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         pytest.param("{", "is not JSON", id="cut"),
         pytest.param({"pools": [{"name": "chat"}]}, r"pools\.0\.target: is missing", id="a pool without a target"),
@@ -306,10 +252,10 @@ def test_preview_of_another_program_is_refused() -> None:
         pytest.param({"prices": [PRICED | {"usd_per_hour": "x"}]}, r"prices\.0\.usd_per_hour: .*'x'", id="word"),
     ],
 )
-def test_settings_that_the_program_refuses_are_named(settings: Any, said: str) -> None:
+def test_settings_that_the_program_refuses_are_named(settings: Any, message: str) -> None:
     inside = settings if isinstance(settings, str) else {"cloud": "aws", "environment": "e", **settings}
     plan = parse(json.dumps({"steps": [], "config": {"gpu-fleet:fleet": inside, "aws:region": "us-east-1"}}))
-    with pytest.raises(PlanCostError, match=said):
+    with pytest.raises(PlanCostError, match=message):
         plan_cost(plan, plan.after, rates_of(plan.config, NOW))
 
 
