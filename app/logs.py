@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.errors import AppError, ErrorCode
 from gpufleet import logs
-from gpufleet.logs import SILENT, Form, Level, Log, WrongSettingError
+from gpufleet.logs import SILENT, Level, Log, LogFormat, WrongSettingError
 
 _LEVELS: Final = {
     Level.DEBUG: logging.DEBUG,
@@ -90,7 +90,7 @@ def of_pass(fleet: str, watchdog: str) -> Generator[Log]:
 class _Renderer:
     """The last processor of structlog."""
 
-    def __init__(self, component: str, form: Form) -> None:
+    def __init__(self, component: str, form: LogFormat) -> None:
         self._component, self._form = component, form
 
     def __call__(self, _: Any, __: str, fields: MutableMapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ _HEAD: Final = ("time", "level", "component", "event")
 _FIRST: Final = (*_HEAD, "fleet", "watchdog", "pass_id", "pool", "resource")
 
 
-class Form(StrEnum):
+class LogFormat(StrEnum):
     """The format of lines."""
 
     JSON = "json"
@@ -87,20 +87,20 @@ class WrongSettingError(ValueError):
     """An environment variable has an invalid value. The message names it."""
 
 
-def wanted_form(environ: Mapping[str, str], stream: TextIO, *, service: bool) -> Form | None:
+def wanted_form(environ: Mapping[str, str], stream: TextIO, *, service: bool) -> LogFormat | None:
     """Return the format for logs to `stream`; None for no logs. `service`: False for an interactive command.
 
     Raises WrongSettingError.
     """
     if given := environ.get(FORM_VARIABLE, ""):
-        if given not in (*Form,):
+        if given not in (*LogFormat,):
             raise WrongSettingError(f"`{FORM_VARIABLE}`: expected json or text, got {given!r}")
-        return Form(given)
+        return LogFormat(given)
     if is_journal(stream, environ):
-        return Form.JSON
+        return LogFormat.JSON
     if not service:
         return None
-    return Form.TEXT if _is_terminal(stream) else Form.JSON
+    return LogFormat.TEXT if _is_terminal(stream) else LogFormat.JSON
 
 
 def wanted_level(environ: Mapping[str, str]) -> Level:
@@ -261,15 +261,15 @@ def since(begun: float) -> float:
 # Lines.
 
 
-def line(fields: Mapping[str, Any], form: Form) -> str:
+def line(fields: Mapping[str, Any], form: LogFormat) -> str:
     """Return one line without a line end. Fields without a value are omitted."""
     for longest in (LONGEST_TEXT, 200, 20):
         found = {name: _safely(value, longest) for name, value in _ordered(fields).items()}
-        shown = _json(found) if form is Form.JSON else _text(found)
+        shown = _json(found) if form is LogFormat.JSON else _text(found)
         if len(shown) <= LONGEST_LINE:
             return shown
     found = {name: _safely(fields.get(name), 20) for name in _HEAD} | {"error": "the line was too long"}
-    return _json(found) if form is Form.JSON else _text(found)
+    return _json(found) if form is LogFormat.JSON else _text(found)
 
 
 def _ordered(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def to_stderr(text: str) -> None:
         pass
 
 
-class Lines:
+class LineLog:
     """A log that uses only the standard library. All lines contain its bound fields. Thread-safe."""
 
     def __init__(
@@ -333,7 +333,7 @@ class Lines:
         component: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         write: Callable[[str], None] = to_stderr,
-        form: Form = Form.JSON,
+        form: LogFormat = LogFormat.JSON,
         least: Level = Level.INFO,
         **bound: Any,
     ) -> None:
@@ -383,14 +383,14 @@ def log_crashes(log: Log) -> None:
     threading.excepthook = lambda found: crashed(found.exc_type, found.exc_value, found.exc_traceback)
 
 
-def from_environment(component: str, **more: Any) -> Lines:
+def from_environment(component: str, **more: Any) -> LineLog:
     """Return the log of a service without dependencies. Ignore an invalid setting: it must not stop the service."""
     hide_variables(os.environ)
     try:
-        form = wanted_form(os.environ, sys.stderr, service=True) or Form.JSON
+        form = wanted_form(os.environ, sys.stderr, service=True) or LogFormat.JSON
         least = wanted_level(os.environ)
     except WrongSettingError as error:
-        form, least = Form.JSON, Level.INFO
+        form, least = LogFormat.JSON, Level.INFO
         to_stderr(line({"time": datetime.now(UTC), "level": Level.WARNING, "component": component,
                         "event": "setting", "error": error}, form))  # fmt: skip
-    return Lines(component=component, form=form, least=least, **more)
+    return LineLog(component=component, form=form, least=least, **more)

@@ -70,11 +70,11 @@ class Table:
     numbers: dict[str, Floats]
     codes: dict[str, Codes]
     names: Mapping[str, Sequence[str]]
-    lines: "Lines"
+    lines: "LineNumbers"
 
 
 @dataclass(slots=True)
-class Lines:
+class LineNumbers:
     """Maps rows to line numbers. Empty lines contain no row."""
 
     empty: list[int] = field(default_factory=list[int])
@@ -105,7 +105,7 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
     wanted = [column for column in columns if column.name in present]
     parts: dict[str, list[npt.NDArray[Any]]] = {column.name: [] for column in wanted}
     known: dict[str, dict[str, int]] = {c.name: {} for c in wanted if c.text}
-    first, lines = 0, Lines()
+    first, lines = 0, LineNumbers()
     for batch in _batches(path, wanted, lines):
         for column in wanted:
             raw = batch.column(column.name)
@@ -230,7 +230,7 @@ def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str
     return found
 
 
-def _batches(path: Path, columns: Sequence[Column], lines: Lines) -> Iterator[Any]:
+def _batches(path: Path, columns: Sequence[Column], lines: LineNumbers) -> Iterator[Any]:
     """Yield tables block by block. Each block is fully read before the next.
 
     Arrow's streaming reader reads ahead in its own threads. When an invalid row ended the command, such a thread
@@ -291,7 +291,7 @@ def _short(field: str) -> str:
     return repr(field) if len(field) <= _SHOWN else f"{field[:_SHOWN]!r}… ({len(field)} characters)"
 
 
-def _floats(path: Path, column: Column, raw: Any, first: int, lines: Lines) -> Floats:
+def _floats(path: Path, column: Column, raw: Any, first: int, lines: LineNumbers) -> Floats:
     values: Floats = raw.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     odd = np.isinf(values) | (np.isnan(values) & ~np.asarray(raw.is_null()))
     if column.at_least is not None:

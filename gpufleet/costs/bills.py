@@ -45,7 +45,7 @@ class BillError(ValueError):
     """The bill cannot be used; the message names file, value and what to do."""
 
 
-class Form(StrEnum):
+class BillFormat(StrEnum):
     """The format of a bill."""
 
     CUR = "AWS Cost and Usage Report"
@@ -76,7 +76,7 @@ class BillLine:
 class Bill:
     """A whole file."""
 
-    form: Form
+    form: BillFormat
     digest: str
     """SHA-256 of its bytes."""
     lines: tuple[BillLine, ...]
@@ -151,7 +151,7 @@ def _read(path: Path, files: Iterable[Path], digest: str) -> Bill:
     lines: list[BillLine] = []
     others = money.ZERO
     repeats = _Repeats()
-    form: Form | None = None
+    form: BillFormat | None = None
     for file, number, raw in _numbered(files):
         row = {_name(key): value for key, value in raw.items()}
         form = form or _form(row, file)
@@ -252,13 +252,13 @@ def _name(key: str) -> str:
     return key.replace(".", "_")
 
 
-def _form(row: Mapping[str, Any], path: Path) -> Form:
+def _form(row: Mapping[str, Any], path: Path) -> BillFormat:
     if "line_item_usage_start_date" in row:
-        return Form.CUR
+        return BillFormat.CUR
     if "ChargePeriodStart" in row and "EffectiveCost" in row:
-        return Form.FOCUS
+        return BillFormat.FOCUS
     if "usage_start_time" in row and "cost" in row:
-        return Form.GOOGLE
+        return BillFormat.GOOGLE
     raise BillError(
         f"{path}: is not a supported bill: expected the columns of AWS CUR 2.0, FOCUS 1.x or Google's detailed export"
     )
@@ -379,7 +379,7 @@ def _google(row: Mapping[str, Any]) -> BillLine | None:
     )
 
 
-_READERS: Final = {Form.CUR: _cur, Form.FOCUS: _focus, Form.GOOGLE: _google}
+_READERS: Final = {BillFormat.CUR: _cur, BillFormat.FOCUS: _focus, BillFormat.GOOGLE: _google}
 
 
 def _credits(value: Any) -> Decimal:

@@ -22,7 +22,7 @@ from cli.output import STDERR, log_failure
 from cli.watch_pass import Show, over_fleets
 from cli.watch_run import Daemon
 from gpufleet.domain.activity import CloudError
-from gpufleet.logs import FORM_VARIABLE, Form
+from gpufleet.logs import FORM_VARIABLE, LogFormat
 from gpufleet.settings.document import FleetDocument, render
 from tests.fixtures.secrets import IN_TEXTS, IN_VARIABLES, PASSWORD, PLANTED, check
 from tests.fixtures.watchdogs.fake_fleet import idle_fleet
@@ -31,8 +31,8 @@ from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
 
-@pytest.fixture(params=Form)
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Form]:
+@pytest.fixture(params=LogFormat)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogFormat]:
     """The form in which this process logs, with secrets in its environment."""
     for name, value in IN_VARIABLES.items():
         monkeypatch.setenv(name, value)
@@ -56,7 +56,7 @@ def idle(fake: Any) -> WatchdogKind:
 
 @pytest.mark.parametrize("call", ["instances", "groups", "tag", "query", "statuses", "hold"])
 def test_a_pass_whose_cloud_answers_with_secrets(
-    call: str, form: Form, fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
+    call: str, form: LogFormat, fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake = idle_fleet(2)
 
@@ -78,7 +78,7 @@ def broken(_: Any, __: Any) -> Any:
 
 
 def test_a_job_of_the_daemon_that_fails_with_secrets(
-    form: Form,
+    form: LogFormat,
     fleet: FleetDocument,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -100,7 +100,7 @@ def test_a_job_of_the_daemon_that_fails_with_secrets(
 
 @pytest.mark.parametrize("url", ["postgresql://gpufleet:{}@127.0.0.1:9/ledger", "postgresql://u:{}@no.such.host/x"])
 def test_a_ledger_that_does_not_answer_hides_the_password_of_its_url(
-    url: str, form: Form, fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
+    url: str, form: LogFormat, fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost = fleet.model_copy(update={"ledger_url": url.format(PASSWORD)})
     watch_cost.over_fleets([lost, fleet], show=False)
@@ -109,7 +109,7 @@ def test_a_ledger_that_does_not_answer_hides_the_password_of_its_url(
 
 
 def test_prices_and_sources_that_answer_with_secrets(
-    form: Form, fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: LogFormat, fleet: FleetDocument, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:
         raise CloudError(PLANTED)
@@ -123,7 +123,7 @@ def test_prices_and_sources_that_answer_with_secrets(
 
 
 def test_messages_that_slack_refuses_with_secrets(
-    form: Form, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: LogFormat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AppError(PLANTED)
@@ -180,7 +180,7 @@ PLACES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_other_places_that_show_secrets(place: str, form: Form, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_places_that_show_secrets(place: str, form: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
     logging.captureWarnings(True)  # pytest replaces the function that shows warnings
     PLACES[place]()
     check(capsys.readouterr().err, form, 1)

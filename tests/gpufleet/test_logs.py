@@ -16,22 +16,22 @@ from urllib.parse import quote
 import pytest
 
 from gpufleet import logs
-from gpufleet.logs import HIDDEN, LONGEST_LINE, LONGEST_TEXT, Form, Level, Lines, WrongSettingError
+from gpufleet.logs import HIDDEN, LONGEST_LINE, LONGEST_TEXT, Level, LineLog, LogFormat, WrongSettingError
 
 AT = datetime(2026, 11, 21, 2, 0, 0, 5000, tzinfo=UTC)
 HEAD = {"time": AT, "level": Level.INFO, "component": "test", "event": "x"}
 
 
 def as_json(**fields: Any) -> dict[str, Any]:
-    return json.loads(logs.line(HEAD | fields, Form.JSON))
+    return json.loads(logs.line(HEAD | fields, LogFormat.JSON))
 
 
 def as_text(**fields: Any) -> str:
-    return logs.line(HEAD | fields, Form.TEXT)
+    return logs.line(HEAD | fields, LogFormat.TEXT)
 
 
 def test_a_line_begins_with_time_level_component_and_event() -> None:
-    shown = logs.line({"pool": "chat", "detail": "drains", **HEAD, "group": None}, Form.JSON)
+    shown = logs.line({"pool": "chat", "detail": "drains", **HEAD, "group": None}, LogFormat.JSON)
     assert shown == (
         '{"time": "2026-11-21T02:00:00.005Z", "level": "info", "component": "test", "event": "x",'
         ' "pool": "chat", "detail": "drains"}'
@@ -127,12 +127,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("value", HOSTILE, ids=map(str, range(len(HOSTILE))))
 def test_no_value_breaks_or_forges_a_line(value: Any) -> None:
-    shown = logs.line(HEAD | {"detail": value, "error": value, "name": [value, value]}, Form.JSON)
+    shown = logs.line(HEAD | {"detail": value, "error": value, "name": [value, value]}, LogFormat.JSON)
     assert shown.isascii() and len(shown.splitlines()) == 1 and len(shown) <= LONGEST_LINE
     found = json.loads(shown)
     assert (found["event"], found["level"]) == ("x", "info")
     assert "\\ud8" not in shown or "\\ude" in shown, "no half of a character"
-    text = logs.line(HEAD | {"detail": value, "error": value, "name": [value, value]}, Form.TEXT)
+    text = logs.line(HEAD | {"detail": value, "error": value, "name": [value, value]}, LogFormat.TEXT)
     assert len(text.splitlines()) == 1 and len(text) <= LONGEST_LINE
     assert not any(sign in text for sign in "\x1b\x9b\x07\u202e\u2066\x00")
     assert text.startswith("2026-11-21T02:00:00.005Z INFO    test x")
@@ -185,17 +185,17 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", LogFormat)
 @pytest.mark.parametrize("kind", SECRETS)
-def test_a_known_kind_of_secret_is_in_no_line(kind: str, form: Form) -> None:
+def test_a_known_kind_of_secret_is_in_no_line(kind: str, form: LogFormat) -> None:
     secret = SECRETS[kind]
     shown = logs.line(HEAD | {"detail": f"x {secret} y", "error": ValueError(secret), "more": [{"a": secret}]}, form)
     assert all(part not in shown for part in secret.splitlines()), shown
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", LogFormat)
 @pytest.mark.parametrize("kind", AROUND)
-def test_a_secret_is_detected_by_its_context(kind: str, form: Form) -> None:
+def test_a_secret_is_detected_by_its_context(kind: str, form: LogFormat) -> None:
     before, secret, after = AROUND[kind]
     shown = logs.line(
         HEAD | {"detail": f"x {before}{secret}{after}", "error": OSError(before + secret + after)}, form
@@ -213,8 +213,8 @@ def test_a_value_with_the_name_of_a_secret_is_hidden() -> None:
     assert (found["token"], found["nested"]) == (HIDDEN, {"password": HIDDEN, "api_key": HIDDEN, "user": "ana"})
 
 
-@pytest.mark.parametrize("form", Form)
-def test_a_known_secret_is_hidden_in_every_form(form: Form) -> None:
+@pytest.mark.parametrize("form", LogFormat)
+def test_a_known_secret_is_hidden_in_every_form(form: LogFormat) -> None:
     secret = 'a "quoted"\nsecret/with é'
     logs.hide(secret, 'a "quoted"', "", "abc")
     shapes = [secret, repr(secret), json.dumps(secret), f"?key={quote(secret, safe='')}"]
@@ -267,22 +267,22 @@ def journal_of(stream: Any) -> dict[str, str]:
 
 
 def test_under_systemd_lines_are_json(journal: Any) -> None:
-    assert logs.wanted_form(journal_of(journal), journal, service=False) is Form.JSON
+    assert logs.wanted_form(journal_of(journal), journal, service=False) is LogFormat.JSON
 
 
 def test_an_inherited_journal_variable_is_ignored(journal: Any) -> None:
     assert logs.wanted_form({"JOURNAL_STREAM": "8:1", "INVOCATION_ID": "x"}, journal, service=False) is None
-    assert logs.wanted_form({"JOURNAL_STREAM": "8:1"}, Terminal(), service=True) is Form.TEXT
+    assert logs.wanted_form({"JOURNAL_STREAM": "8:1"}, Terminal(), service=True) is LogFormat.TEXT
 
 
 def test_a_service_writes_text_at_a_terminal_and_json_elsewhere() -> None:
-    assert logs.wanted_form({}, Terminal(), service=True) is Form.TEXT
-    assert logs.wanted_form({}, io.StringIO(), service=True) is Form.JSON
+    assert logs.wanted_form({}, Terminal(), service=True) is LogFormat.TEXT
+    assert logs.wanted_form({}, io.StringIO(), service=True) is LogFormat.JSON
     assert logs.wanted_form({}, io.StringIO(), service=False) is None
 
 
-@pytest.mark.parametrize("form", Form)
-def test_the_form_is_chosen_on_request(form: Form, journal: Any) -> None:
+@pytest.mark.parametrize("form", LogFormat)
+def test_the_form_is_chosen_on_request(form: LogFormat, journal: Any) -> None:
     environ = {"GPUFLEET_LOG": form.value} | journal_of(journal)
     for stream in (journal, Terminal(), io.StringIO()):
         assert logs.wanted_form(environ, stream, service=False) is form
@@ -301,7 +301,7 @@ def test_a_wrong_setting_is_named() -> None:
 
 def test_a_log_writes_its_level_and_those_above() -> None:
     written: list[str] = []
-    log = Lines(component="node", now=lambda: AT, write=written.append, least=Level.WARNING, pool="chat")
+    log = LineLog(component="node", now=lambda: AT, write=written.append, least=Level.WARNING, pool="chat")
     for write in (log.debug, log.info, log.warning, log.error):
         write("x")
     assert [json.loads(one)["level"] for one in written] == ["warning", "error"]
@@ -327,14 +327,14 @@ def test_a_failed_write_raises_no_error(monkeypatch: pytest.MonkeyPatch) -> None
     closed.close()
     for stream in (Full(), closed, None):
         monkeypatch.setattr("sys.stderr", stream)
-        Lines(component="test").info("x")
+        LineLog(component="test").info("x")
 
 
 def test_an_ascii_stream_accepts_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stderr", io.TextIOWrapper(written, encoding="ascii", errors="strict"))
-    for form in Form:
-        Lines(component="test", form=form).info("x", detail="é\U0001f600")
+    for form in LogFormat:
+        LineLog(component="test", form=form).info("x", detail="é\U0001f600")
     assert len(written.getvalue().splitlines()) == 2
 
 
@@ -342,7 +342,7 @@ def test_an_unhandled_exception_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     written: list[str] = []
-    logs.log_crashes(Lines(component="test", write=written.append))
+    logs.log_crashes(LineLog(component="test", write=written.append))
 
     def fail() -> None:
         raise ValueError(f"token={'x' * 20}\nforged")

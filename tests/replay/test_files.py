@@ -106,7 +106,7 @@ def test_the_line_of_an_invalid_row_counts_empty_lines(tmp_path: Path, bad: str)
 
 def test_lines_are_counted_across_any_block_boundary() -> None:
     chance = random.Random(1)
-    written, lines = with_empty_lines(chance), rows.Lines()
+    written, lines = with_empty_lines(chance), rows.LineNumbers()
     left = written
     while left:
         cut = chance.randrange(1, 9)

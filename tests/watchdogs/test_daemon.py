@@ -31,7 +31,7 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.ledger import operations
 from gpufleet.ledger.schema import LedgerError, open_ledger
 from gpufleet.log_fields import FIELDS
-from gpufleet.logs import Form
+from gpufleet.logs import LogFormat
 from gpufleet.settings.document import FleetDocument, parse, render
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.metrics_text import value
@@ -245,9 +245,9 @@ def test_a_spot_notice_brings_the_next_spot_pass_forward(
     assert [line["count"] for line in logged(fleet) if line["event"] == "spot_notices"] == [1]
 
 
-@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("form", LogFormat)
 def test_secrets_of_its_environment_and_settings_are_in_no_line(
-    form: Form, fleet: Path, environment: dict[str, str]
+    form: LogFormat, fleet: Path, environment: dict[str, str]
 ) -> None:
     lost = json.loads(fleet.read_text()) | {"ledger_url": f"postgresql://gpufleet:{PASSWORD}@127.0.0.1:9/ledger"}
     fleet.write_text(json.dumps(lost))

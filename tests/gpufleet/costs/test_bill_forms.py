@@ -13,7 +13,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from gpufleet.costs.bills import Bill, BillError, Form, read_bill
+from gpufleet.costs.bills import Bill, BillError, BillFormat, read_bill
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.costs.bill_rows import as_csv, cur_row
 
@@ -190,7 +190,7 @@ SAMPLE = ROOT / "tests" / "recorded" / "billing" / "focus_1_0_sample_gpu_rows.cs
 
 def test_real_focus_bill_of_gpu_instances_is_read() -> None:
     found = read_bill(SAMPLE)
-    assert (found.form, len(found.lines), found.others) == (Form.FOCUS, 8, 0)
+    assert (found.form, len(found.lines), found.others) == (BillFormat.FOCUS, 8, 0)
     first = found.lines[0]
     assert (first.resource, first.hours) == ("i-006flle71l19b488a", 1)
     assert (first.start, first.end - first.start) == (datetime(2024, 9, 27, 15, tzinfo=UTC), timedelta(hours=1))

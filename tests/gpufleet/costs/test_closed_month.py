@@ -15,7 +15,7 @@ from app.errors import AppError
 from app.fleets import load_one
 from app.trueup import Reconciled
 from app.windows import Window
-from gpufleet.costs.bills import Bill, BillLine, Form
+from gpufleet.costs.bills import Bill, BillFormat, BillLine
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, transfer
@@ -65,7 +65,7 @@ def bill(digest: str = "d", usd: str = "0.72") -> Bill:
         BillLine(resource="i-idle", start=T0 + n * HOUR, end=T0 + (n + 1) * HOUR, usd=Decimal(usd), hours=Decimal(1))
         for n in range(6)
     ]
-    return Bill(form=Form.CUR, digest=digest, lines=tuple(lines), others=Decimal(0))
+    return Bill(form=BillFormat.CUR, digest=digest, lines=tuple(lines), others=Decimal(0))
 
 
 def close(fleet: Path, of: Bill | None = None, since: datetime = T0, until: datetime = END) -> Reconciled:

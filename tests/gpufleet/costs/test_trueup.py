@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from app.errors import AppError
-from gpufleet.costs.bills import BillError, Form, read_bill
+from gpufleet.costs.bills import BillError, BillFormat, read_bill
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.costs.bill_rows import WINDOW, as_csv, complete_bill, cur_row, google_row, run_report, trueup
 from tests.fixtures.small_fleet import document, fill
@@ -147,7 +147,7 @@ def test_own_focus_export_agrees_with_the_ledger(fleet: Path, tmp_path: Path) ->
     out = tmp_path / "focus.csv"
     assert run_report("cost", "--fleet", fleet, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
     found = trueup(fleet, out, *WINDOW)
-    assert found["bill"]["form"] == Form.FOCUS
+    assert found["bill"]["form"] == BillFormat.FOCUS
     assert found["differences"] == []
 
 

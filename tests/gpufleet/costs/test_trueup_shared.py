@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.costs.allocation import LedgerFacts
-from gpufleet.costs.bills import Bill, BillLine, Form, read_bill
+from gpufleet.costs.bills import Bill, BillFormat, BillLine, read_bill
 from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.costs.trueup import COMMITMENTS, DifferenceCause, TrueUp, true_up
 from gpufleet.domain.model import CapacityType, Cloud
@@ -162,7 +162,7 @@ def test_own_focus_export_agrees_with_shared_costs_and_commitments(tmp_path: Pat
     out = tmp_path / "focus.csv"
     assert run_report("cost", "--fleet", path, *WINDOW, "--format", "focus", "--out", out).exit_code == 0
     found = trueup(path, out, *WINDOW)
-    assert (found["bill"]["form"], found["differences"]) == (Form.FOCUS, [])
+    assert (found["bill"]["form"], found["differences"]) == (BillFormat.FOCUS, [])
     assert Decimal(found["bill"]["not_compared_usd"]) == 0
     # one Capacity Block, three instances, five skus, one row of commitments
     assert found["resources_that_agree"] == 10
@@ -214,7 +214,7 @@ class SimulatedFleet:
             override(sku, usd, parse_as_of(AS_OF))
             for sku, usd in {**PRICES, "aws:ec2:g6.xlarge:on-demand": "1"}.items()
         ]
-        made = Bill(form=Form.CUR, digest="d", lines=tuple(lines), others=Decimal(0))
+        made = Bill(form=BillFormat.CUR, digest="d", lines=tuple(lines), others=Decimal(0))
         book = PriceBook(region="us-east-1", overrides=overrides)
         return true_up(made, self.facts(), book, T0, T0 + 4 * HOUR)
 
@@ -361,7 +361,7 @@ def test_reservation_that_is_not_a_block_keeps_its_own_row() -> None:
     )  # fmt: skip
     known = simulated.facts()
     known = LedgerFacts(runs=known.runs, reservations=[reservation], known=known.known)
-    bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=(*hourly("i-a", "1"), *hourly("i-b", "1")))
+    bill_ = Bill(form=BillFormat.CUR, digest="d", others=Decimal(0), lines=(*hourly("i-a", "1"), *hourly("i-b", "1")))
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
     assert parts_of(found) == {"cr-9": {DifferenceCause.UNBILLED: Fraction(-4)}}
@@ -374,7 +374,7 @@ def test_reservation_shared_by_fleets_is_compared_by_the_declared_instances_of_t
     )  # fmt: skip
     known = LedgerFacts(runs=[], reservations=[reservation], known=(T0, T0 + 4 * HOUR))
     unused = tuple(replace(one, usd=one.usd * 2, hours=Decimal(2)) for one in hourly("cr-9", "1"))
-    bill_ = Bill(form=Form.CUR, digest="d", others=Decimal(0), lines=unused)
+    bill_ = Bill(form=BillFormat.CUR, digest="d", others=Decimal(0), lines=unused)
     overrides = [override("aws:ec2:g6.xlarge:on-demand", "1", T0)]
     found = true_up(bill_, known, PriceBook(region="us-east-1", overrides=overrides), T0, T0 + 4 * HOUR)
     assert parts_of(found) == {}

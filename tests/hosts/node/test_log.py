@@ -13,7 +13,7 @@ from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.domain.orders import AgentOrder, Drain
-from gpufleet.logs import HIDDEN, Form, Lines, hide_variables
+from gpufleet.logs import HIDDEN, LineLog, LogFormat, hide_variables
 from hosts.node import server
 from hosts.node.log import timed
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
@@ -197,7 +197,7 @@ def test_lines_contain_refusals_and_no_secrets(machine: Machine) -> None:
 
 def test_a_block_is_timed_for_each_outcome() -> None:
     written: list[str] = []
-    log = Lines(component="node", now=lambda: START, write=written.append)
+    log = LineLog(component="node", now=lambda: START, write=written.append)
     for error in (None, StepError("no"), StoppedError(), KeyError()):
         with nullcontext() if error is None else pytest.raises(type(error)), timed(log, "x", step="s") as line:
             line["attempts"] = 1
@@ -213,8 +213,8 @@ def test_a_block_is_timed_for_each_outcome() -> None:
     assert all((one["step"], one["attempts"]) == ("s", 1) and one["duration_s"] >= 0 for one in found)
 
 
-@pytest.mark.parametrize("form", Form)
-def test_planted_secrets_are_in_no_line(form: Form, bucket: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", LogFormat)
+def test_planted_secrets_are_in_no_line(form: LogFormat, bucket: Path, tmp_path: Path) -> None:
     hide_variables(IN_VARIABLES)
     machine = Machine(root=tmp_path, bucket=bucket, form=form)
     machine.state.warn("disks", PLANTED)
