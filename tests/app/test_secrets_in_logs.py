@@ -129,7 +129,7 @@ def test_messages_that_slack_refuses_with_secrets(
         raise AppError(PLANTED)
 
     monkeypatch.setattr(delivery, "send", refuse)
-    buttons: Any = type("Buttons", (), {"engine": None, "fleet": f"aws/{IN_TEXTS['AWS access key']}/x"})
+    buttons: Any = type("Buttons", (), {"engine": None, "name": f"aws/{IN_TEXTS['AWS access key']}/x"})
     slack._deliver(buttons)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setenv(slack.APP_TOKEN, IN_TEXTS["Slack token"])
     monkeypatch.setattr(slack, "_open_socket", refuse)

@@ -21,7 +21,7 @@ from gpufleet.domain.prices import Price
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.costs.metric_names import NAMES
 from tests.fixtures.costs.report_arithmetic import faults
-from tests.fixtures.small_fleet import document, read_json, said
+from tests.fixtures.small_fleet import document, read_json, stdout_of
 
 T0 = datetime(2026, 11, 2, tzinfo=UTC)
 HOUR, LOOK = timedelta(hours=1), timedelta(minutes=30)
