@@ -31,7 +31,7 @@ def walk(
             rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=limit),
             instances=lambda pool=pool: [one for one in inventory.instances() if one.pool == pool.name and one.alive],
             agents=agents,
-            say=say,
+            announce=say,
             clock=time.monotonic,
             sleep=time.sleep,
         )

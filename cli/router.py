@@ -133,7 +133,7 @@ def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None
     source = LiveFleet(one_url(fleet, "a router serves"))
     document, policy = _read(source)
     topology = from_document(document)
-    if unknown := policy.strangers({pool.name for pool in topology.pools}):
+    if unknown := policy.unknown_pools({pool.name for pool in topology.pools}):
         raise AppError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(unknown)}")
     paths = RouterPaths(state=(state / "check").resolve())
     (paths.state / maps.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def canary(
         raise AppError(f"{model} does not have a canary yet: name its pool with --pool", ErrorCode.WRONG_USE)
     word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
     moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
-    if unknown := moved.strangers({entry.name for entry in document.pools}):
+    if unknown := moved.unknown_pools({entry.name for entry in document.pools}):
         raise AppError(f"the fleet does not have the pool {', '.join(unknown)}", ErrorCode.WRONG_USE)
     STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry run; --apply writes it)"))
     if not apply:

@@ -217,7 +217,7 @@ def wrong_arguments(args: Sequence[str]) -> Iterator[tuple[int, ArgumentError]]:
     """
     for index, argument in enumerate(args):
         if any(ord(character) < 32 for character in argument):
-            yield index, ArgumentError(f"engine argument {argument!r}: holds a control character")
+            yield index, ArgumentError(f"engine argument {argument!r}: contains a control character")
             continue
         name, separator, value = argument.partition("=")
         if not argument.startswith("-") or _is_number(argument):
@@ -225,9 +225,9 @@ def wrong_arguments(args: Sequence[str]) -> Iterator[tuple[int, ArgumentError]]:
             if flag in _VALUES and (wrong := _wrong_value(flag, argument)) is not None:
                 yield index, wrong
         elif not _FLAG.fullmatch(argument):
-            yield index, ArgumentError(f"engine argument {argument!r}: is no flag")
+            yield index, ArgumentError(f"engine argument {argument!r}: is not a flag")
         elif name in _DECIDED_ON_THE_INSTANCE:
-            text = f"engine argument {name}: is decided on the instance; remove it from the settings"
+            text = f"engine argument {name}: is set by the node agent; remove it from the settings"
             yield index, ArgumentError(text)
         elif name not in FLAGS:
             close = get_close_matches(name, sorted(FLAGS)) or ["a flag that docs/security.md lists"]
@@ -253,7 +253,7 @@ def check_environment(names: Iterable[str]) -> None:
     """
     for name in names:
         if any(name == known.key_variable for known in INTERFACES.values()):
-            raise ArgumentError(f"engine variable {name}: is decided on the instance; remove it from the settings")
+            raise ArgumentError(f"engine variable {name}: is set by the node agent; remove it from the settings")
         if _REFUSED_VARIABLES.fullmatch(name):
             raise ArgumentError(f"engine variable {name}: is not one that settings may set; remove it")
 
@@ -486,7 +486,7 @@ def dcgm_unit(image: str, *, host: str) -> str:
     root with this one capability. It writes only to memory, and opens no connections, not even to metadata.
     """
     port = metrics.PORTS[metrics.Source.DCGM]
-    words = [
+    arguments = [
         "--gpus=all",
         f"--user=0:{EXPORTER_GROUP}",
         "--cap-drop=ALL",
@@ -505,7 +505,7 @@ def dcgm_unit(image: str, *, host: str) -> str:
         "-c",
         "1000",
     ]
-    return _exporter_unit("GPU exporter", "gpufleet-dcgm", words, tuple(_no_connections(EXPORTER_GROUP)))
+    return _exporter_unit("GPU exporter", "gpufleet-dcgm", arguments, tuple(_no_connections(EXPORTER_GROUP)))
 
 
 _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure")
@@ -514,7 +514,7 @@ _HOST_COLLECTORS: Final = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo
 
 def node_exporter_unit(image: str, *, host: str) -> str:
     """Return the systemd unit of node_exporter's container. It can read the machine's files, but write none."""
-    words = [
+    arguments = [
         "--pid=host",
         "--user=65534:65534",
         "--read-only",
@@ -531,14 +531,14 @@ def node_exporter_unit(image: str, *, host: str) -> str:
         # Debian's build excludes /mnt by default, where the cache's disk is mounted
         "--collector.filesystem.mount-points-exclude=^/(dev|proc|run|sys|var/lib/docker/.+)($|/)",
     ]
-    return _exporter_unit("node exporter", "gpufleet-node-exporter", words)
+    return _exporter_unit("node exporter", "gpufleet-node-exporter", arguments)
 
 
-def _exporter_unit(what: str, name: str, words: Sequence[str], before: Sequence[str] = ()) -> str:
-    """Return the unit of a container in the machine's network. `words`: docker options, image and arguments."""
+def _exporter_unit(what: str, name: str, arguments: Sequence[str], before: Sequence[str] = ()) -> str:
+    """Return the unit of a container in the machine's network. `arguments`: docker options, image and arguments."""
     return _unit(
         description=f"gpu-fleet {what}",
-        command=["docker", "run", "--rm", f"--name={name}", "--network=host", *words],
+        command=["docker", "run", "--rm", f"--name={name}", "--network=host", *arguments],
         before=(f"-docker rm --force {name}", *before),
         stop_s=10,
         more=("Restart=always", "RestartSec=5"),

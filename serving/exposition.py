@@ -24,8 +24,8 @@ class Sample:
 
 def render_family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> str:
     """Write the HELP line, the TYPE line and the samples of one metric; each line ends in a newline."""
-    words = help_text.replace("\\", "\\\\").replace("\n", "\\n")
-    lines = [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+    escaped = help_text.replace("\\", "\\\\").replace("\n", "\\n")
+    lines = [f"# HELP {name} {escaped}", f"# TYPE {name} {kind}"]
     lines += [render_sample(sample) for sample in samples]
     return "\n".join(lines) + "\n"
 

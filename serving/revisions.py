@@ -75,7 +75,7 @@ def rolled_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str |
     for name, status in sorted(statuses.items()):
         error = str(status.get("switch_error") or "")
         if error.startswith(digest[:12]) and status.get("model_digest") != digest and not status.get("switching_to"):
-            return f"{name}: went back: {error}"
+            return f"{name}: rolled back: {error}"
     return None
 
 
@@ -89,7 +89,7 @@ class Walk:
     rollout: PoolRollout
     instances: Callable[[], Sequence[Instance]]
     agents: RevisionAgents
-    say: Callable[[str], None]
+    announce: Callable[[str], None]
     clock: Callable[[], float]
     sleep: Callable[[float], None]
 
@@ -97,7 +97,7 @@ class Walk:
         """Run the rollout; return the number of changed instances. Raises RolloutError."""
         changed = 0
         while (following := self._next(digest)) is not None:
-            self.say(f"{self.rollout.pool} {following.id}: drains and changes to {digest[:12]}")
+            self.announce(f"{self.rollout.pool} {following.id}: drains and switches to {digest[:12]}")
             self.agents.switch(following, digest)
             self._wait(following, digest)
             changed += 1
@@ -125,14 +125,14 @@ class Walk:
         changing = sorted(name for name, status in statuses.items() if status.get("switching_to"))
         if changing:
             names = ", ".join(changing)
-            return f"{pool}: {names} changes its revision already and did not end within {self.rollout.limit}"
+            return f"{pool}: {names} is switching its revision and did not finish within {self.rollout.limit}"
         if old and (objection := floors.objection(pool, self.rollout.floor, ready)) is not None:
             return f"{pool}: {objection}"
         silent = sorted(known.keys() - statuses.keys())
         waiting = [
             f"{name} is {status.get('phase')}" for name, status in sorted(statuses.items()) if not status.get("ready")
         ]
-        return f"{pool}: waited too long for {', '.join([*waiting, *(f'{name} (no answer)' for name in silent)])}"
+        return f"{pool}: timed out waiting for {', '.join([*waiting, *(f'{name} (no answer)' for name in silent)])}"
 
     def _wait(self, instance: Instance, digest: str) -> None:
         until = self.clock() + self.rollout.limit.total_seconds()
@@ -145,10 +145,10 @@ class Walk:
                 # an instance that is preempted meanwhile gets a successor, which boots with the new revision
                 return
             if status.get("switch_error") or status.get("phase") == "failed":
-                words = status.get("switch_error") or status.get("error")
+                error = status.get("switch_error") or status.get("error")
                 raise RolloutError(
-                    f"{self.rollout.pool} {instance.id}: went back: {words}; the others keep what they serve: "
-                    "`gpufleet model rollback` makes the bucket say so, too"
+                    f"{self.rollout.pool} {instance.id}: rolled back: {error}; the others keep their revision: "
+                    "run `gpufleet model rollback` to restore it in the bucket"
                 )
         raise RolloutError(
             f"{self.rollout.pool} {instance.id}: did not serve {digest[:12]} within {self.rollout.limit}"

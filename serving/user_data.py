@@ -78,7 +78,7 @@ fetch() {{
   {fetch}
 }}
 
-# A GPU machine without its agent serves nothing and says nothing: it must not cost money until somebody finds it.
+# A GPU machine without its agent neither serves nor reports, but costs money: power it off.
 give_up() {{
   echo "gpu-fleet: $1; this machine powers off in {power_off_s} s, unless gpufleet-node.service runs by then" >&2
   sleep {power_off_s}
@@ -89,7 +89,7 @@ give_up() {{
 }}
 
 if ! python3 -c 'import sys; sys.exit(sys.version_info < {python})'; then
-  give_up "the node agent needs Python {python_words} or newer as python3, here is $(python3 -V 2>&1 || true)"
+  give_up "the node agent needs Python {python_words} or newer as python3, but python3 is $(python3 -V 2>&1 || true)"
 fi
 
 archive="$root/opt/gpu-fleet/{archive}"
@@ -100,7 +100,7 @@ for wait in 0 1 2 4 8 16 32 64; do
     python3 "$archive" boot || give_up "the node agent could not install itself"
     exit 0
   fi
-  echo "gpu-fleet: node agent not fetched, or not the one expected" >&2
+  echo "gpu-fleet: the node agent cannot be fetched or does not match its digest" >&2
 done
-give_up "gave up fetching the node agent"
+give_up "the node agent could not be fetched"
 """

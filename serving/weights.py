@@ -54,10 +54,10 @@ class Tensor:
 def header_length(prefix: bytes, file_size: int) -> int:
     """Return the size of the header in bytes, from the first 8 bytes of the file. Raises HeaderError."""
     if len(prefix) < PREFIX:
-        raise HeaderError(f"the file has {file_size} bytes, a safetensors file at least 10")
+        raise HeaderError(f"the file has {file_size} bytes; a safetensors file has at least 10")
     length: int = struct.unpack("<Q", prefix[:PREFIX])[0]
     if not 2 <= length <= min(LARGEST_HEADER, file_size - PREFIX):
-        raise HeaderError(f"its header claims {length} bytes in a file of {file_size}")
+        raise HeaderError(f"its header has a length of {length} bytes in a file of {file_size}")
     return length
 
 
@@ -69,9 +69,9 @@ def parse_header(header: bytes, file_size: int) -> tuple[Tensor, ...]:
     try:
         raw: Any = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise HeaderError(f"its header is no JSON: {error}") from error
+        raise HeaderError(f"its header is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
-        raise HeaderError("its header is no JSON object")
+        raise HeaderError("its header is not a JSON object")
     entries = cast("dict[str, Any]", raw)
     found = sorted(
         (_tensor(name, entry) for name, entry in entries.items() if name != "__metadata__"), key=lambda pair: pair[0]
@@ -79,11 +79,11 @@ def parse_header(header: bytes, file_size: int) -> tuple[Tensor, ...]:
     end = 0
     for begin, tensor in found:
         if begin != end:
-            raise HeaderError(f"tensor {tensor.name!r} begins at byte {begin}, the one before ends at {end}")
+            raise HeaderError(f"tensor {tensor.name!r} begins at byte {begin}, the previous one ends at {end}")
         end = begin + tensor.size
     if PREFIX + len(header) + end != file_size:
         raise HeaderError(
-            f"its tensors end at byte {PREFIX + len(header) + end}, the file has {file_size}: cut short or changed"
+            f"its tensors end at byte {PREFIX + len(header) + end}, the file has {file_size}: truncated or changed"
         )
     return tuple(tensor for _, tensor in found)
 

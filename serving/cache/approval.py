@@ -104,7 +104,7 @@ def _parsed(body: bytes, key: str, digest: str) -> Approval:
             note=str(raw.get("note", "")),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{key}: is no approval ({error!r}): approve the revision again") from error
+        raise ManifestError(f"{key}: is not a valid approval ({error!r}): approve the revision again") from error
     if found.digest != digest or raw.get("version") != VERSION:
-        raise ManifestError(f"{key}: is about {found.digest[:12]}…, not about {digest[:12]}…: approve it again")
+        raise ManifestError(f"{key}: approves {found.digest[:12]}…, not {digest[:12]}…: approve the revision again")
     return found

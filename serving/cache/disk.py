@@ -135,7 +135,7 @@ class Cache:
             (self.root / ".used" / entry.digest).unlink(missing_ok=True)
             return True
 
-    def make_room(self, needed: int, keep: str) -> list[CachedRevision]:
+    def free_space(self, needed: int, keep: str) -> list[CachedRevision]:
         """Evict revisions, least recently used first, until `needed` bytes are free. Keeps `keep` and leased ones.
 
         First removes what killed syncs of other revisions left. Returns the evicted revisions. Raises NoSpaceError
@@ -150,15 +150,17 @@ class Cache:
                 f"{self.root}: {needed} bytes needed, {free} free, {sum(e.size for e in candidates)} could "
                 "be evicted: choose a machine type with more local NVMe, or a smaller model"
             )
-        gone: list[CachedRevision] = []
+        evicted: list[CachedRevision] = []
         for entry in candidates:
             if self._free() >= needed + _SPARE:
                 break
             if self.evict(entry):
-                gone.append(entry)
+                evicted.append(entry)
         if self._free() < needed + _SPARE:
-            raise NoSpaceError(f"{self.root}: {needed} bytes needed, {self._free()} free: what could go is in use")
-        return gone
+            raise NoSpaceError(
+                f"{self.root}: {needed} bytes needed, {self._free()} free: the other revisions are in use"
+            )
+        return evicted
 
     def _drop_leftovers(self, keep: str) -> None:
         for folder in self.root.glob(".staging/*"):

@@ -97,9 +97,9 @@ def parse(body: bytes, digest: str | None = None) -> Manifest:
     try:
         raw: Any = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"the manifest is no JSON: {error}") from error
+        raise ManifestError(f"the manifest is not valid JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
-        raise ManifestError(f"the manifest is not of version {VERSION}")
+        raise ManifestError(f"the manifest must have version {VERSION}")
     fields = cast("dict[str, Any]", raw)
     try:
         files = tuple(_file(entry) for entry in fields["files"])
@@ -179,7 +179,9 @@ def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any]
         if path.is_dir() or _is_hidden(path.relative_to(folder)):
             continue
         if path.is_symlink() or not path.is_file():
-            raise ManifestError(f"{shown}: is no plain file (a link to one? copy the model with links followed)")
+            raise ManifestError(
+                f"{shown}: is not a regular file (if it is a link, copy the model with links followed)"
+            )
         if stays_behind(path.relative_to(folder)):
             continue
         files.append(_describe_file(path, check_path(shown)))

@@ -87,11 +87,11 @@ def _make_plain(staged: Staged) -> None:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise
-        raise CacheError(f"{path}: is no plain file; somebody else writes into the cache") from error
+        raise CacheError(f"{path}: is not a regular file; another process writes to the cache") from error
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise CacheError(f"{path}: is no plain file; somebody else writes into the cache")
+            raise CacheError(f"{path}: is not a regular file; another process writes to the cache")
         staged.fresh = found.st_size == 0
         os.ftruncate(handle, size)
         if len(staged.file.chunks) == 1:
@@ -151,7 +151,7 @@ def settle(handle: int, file: File) -> None:
     """Check the size and header of a complete file, then flush it to the disk. Raises CacheError, OSError."""
     if (size := os.fstat(handle).st_size) != file.size:
         raise CacheError(
-            f"{file.path}: has {size} bytes on disk instead of {file.size}; somebody else writes into it"
+            f"{file.path}: has {size} bytes on disk instead of {file.size}; another process writes to it"
         )
     if file.path.endswith(".safetensors"):
         manifests.check_safetensors(handle, size, file.path)

@@ -163,7 +163,7 @@ class Sync:
     def _bring(self, manifest: Manifest, digest: str, progress: Progress) -> None:
         staged = self.cache.staging_of(digest)
         staged.mkdir(parents=True, exist_ok=True, mode=0o755)
-        self.cache.make_room(staging.missing(staged, manifest), digest)
+        self.cache.free_space(staging.missing(staged, manifest), digest)
         jobs = staging.stage(staged, manifest, f"{self.model}/{digest}/files")
         versions: dict[str, str] = {}
 
@@ -197,7 +197,7 @@ class Sync:
                     progress.add(job.staged.file.path, fetched=job.length)
                     return
                 last = CorruptError(
-                    f"{job.staged.key}: bytes {job.start} to {job.start + job.length} are not the manifest's"
+                    f"{job.staged.key}: bytes {job.start} to {job.start + job.length} do not match the manifest"
                 )
             except (ConnectionError, TimeoutError) as error:
                 last = SyncError(f"{job.staged.key}: {error}")
@@ -213,7 +213,7 @@ class Sync:
             nonlocal offset
             self.raise_if_stopped()
             if offset + len(piece) > job.start + job.length:
-                raise ConnectionError(f"{job.staged.key}: the store sent more than was asked for")
+                raise ConnectionError(f"{job.staged.key}: the store sent more bytes than requested")
             if self.verify:
                 seen.update(piece)
             offset += os.pwrite(handle, piece, offset)
@@ -241,7 +241,7 @@ class _Source:
         def on_object(size: int | None, version: str) -> None:
             if size is not None and size != job.staged.file.size:
                 raise CorruptError(
-                    f"{job.staged.key}: has {size} bytes in the store, the manifest says {job.staged.file.size}"
+                    f"{job.staged.key}: has {size} bytes in the store, {job.staged.file.size} in the manifest"
                 )
             if version and self.versions.setdefault(job.staged.key, version) != version:
                 raise OSError(errno.ESTALE, "changed while it was read", job.staged.key)

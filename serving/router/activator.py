@@ -152,7 +152,7 @@ class Activator:
             pool.held -= 1
         if ready:
             await self._pass_on(head, until, body, reader, writer)
-        elif not body.gone:
+        elif not body.disconnected:
             await _refuse(writer, "No replica of this model became ready in time.", 30)
 
     async def _wait(self, pool: _Pool, body: "_Body", until: float) -> bool:
@@ -164,7 +164,7 @@ class Activator:
         try:
             limit = max(until - self._clock(), 0)
             await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            return pool.ready.is_set() and not body.gone
+            return pool.ready.is_set() and not body.disconnected
         finally:
             for task in waits:
                 task.cancel()
@@ -195,14 +195,14 @@ class _Body:
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self.data = bytearray()
-        self.gone = False
+        self.disconnected = False
 
     async def collect(self) -> None:
         """Read until the client disconnects. The part above the limit stays in the sockets until it is forwarded."""
         while len(self.data) < _MOST_HELD_BODY:
             chunk = await self._reader.read(_CHUNK)
             if not chunk:
-                self.gone = True
+                self.disconnected = True
                 return
             self.data += chunk
         await asyncio.Event().wait()

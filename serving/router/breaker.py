@@ -21,9 +21,9 @@ class BreakerRules:
     share: float = 0.5
     """Minimum share of errors among its answers, 0 to 1."""
     window_s: float = 10
-    rest_s: float = 10
+    exclusion_s: float = 10
     """Seconds of the first exclusion. It doubles each time, until a window without errors."""
-    longest_rest_s: float = 160
+    longest_exclusion_s: float = 160
     floor: float = 0.5
     """Share of the pool's ready replicas that is never excluded, 0 to 1."""
 
@@ -36,8 +36,8 @@ class Record:
     total: int
     errors: int
     """Counters at the start of the window."""
-    resting_until: float | None = None
-    rests: int = 0
+    excluded_until: float | None = None
+    exclusions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class BreakerMemory:
     records: Mapping[Key, Record] = field(default_factory=dict[Key, Record])
 
     @property
-    def resting(self) -> frozenset[Key]:
-        return frozenset(key for key, record in self.records.items() if record.resting_until is not None)
+    def excluded(self) -> frozenset[Key]:
+        return frozenset(key for key, record in self.records.items() if record.excluded_until is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,37 +75,39 @@ def judge(
             record = Record(window_since=now, total=server.total, errors=server.errors)
             if server.weight == 0:
                 # a controller that no longer runs excluded it
-                changes.append(WeightChange(path=server.path, percent=100, why="not resting"))
-        elif record.resting_until is not None and now >= record.resting_until:
-            record = replace(record, resting_until=None, window_since=now, total=server.total, errors=server.errors)
-            changes.append(WeightChange(path=server.path, percent=100, why="rest is over"))
+                changes.append(WeightChange(path=server.path, percent=100, why="not excluded"))
+        elif record.excluded_until is not None and now >= record.excluded_until:
+            record = replace(record, excluded_until=None, window_since=now, total=server.total, errors=server.errors)
+            changes.append(WeightChange(path=server.path, percent=100, why="its exclusion ended"))
         records[key] = record
     for key, server in sorted(servers.items()):
         record = records[key]
-        if record.resting_until is None:
-            records[key], change = _look(server, record, _may_rest(server, servers, records, rules), rules, now)
+        if record.excluded_until is None:
+            records[key], change = _look(server, record, _may_exclude(server, servers, records, rules), rules, now)
             changes += [change] if change else []
     return tuple(changes), BreakerMemory(records=records)
 
 
 def _look(
-    server: ServerStatus, record: Record, may_rest: bool, rules: BreakerRules, now: float
+    server: ServerStatus, record: Record, may_exclude: bool, rules: BreakerRules, now: float
 ) -> tuple[Record, WeightChange | None]:
     errors, total = server.errors - record.errors, server.total - record.total
-    if errors >= rules.errors and errors >= rules.share * total and may_rest:
-        rest = min(rules.rest_s * 2**record.rests, rules.longest_rest_s)
-        why = f"{errors} errors in {total} answers; rests {rest:.0f} s"
-        rested = replace(record, resting_until=now + rest, rests=record.rests + 1)
-        return rested, WeightChange(path=server.path, percent=0, why=why)
+    if errors >= rules.errors and errors >= rules.share * total and may_exclude:
+        duration_s = min(rules.exclusion_s * 2**record.exclusions, rules.longest_exclusion_s)
+        why = f"{errors} errors in {total} responses; excluded for {duration_s:.0f} s"
+        updated = replace(record, excluded_until=now + duration_s, exclusions=record.exclusions + 1)
+        return updated, WeightChange(path=server.path, percent=0, why=why)
     if now - record.window_since >= rules.window_s:
-        calm = record.rests if errors else 0
-        return replace(record, window_since=now, total=server.total, errors=server.errors, rests=calm), None
+        exclusions = record.exclusions if errors else 0
+        return replace(
+            record, window_since=now, total=server.total, errors=server.errors, exclusions=exclusions
+        ), None
     return record, None
 
 
-def _may_rest(
+def _may_exclude(
     server: ServerStatus, servers: Mapping[Key, ServerStatus], records: Mapping[Key, Record], rules: BreakerRules
 ) -> bool:
     ready = [key for key, other in servers.items() if other.pool == server.pool and other.ready]
-    working = [key for key in ready if records[key].resting_until is None]
+    working = [key for key in ready if records[key].excluded_until is None]
     return len(working) - 1 >= rules.floor * len(ready)

@@ -84,7 +84,7 @@ def _check(pem: str, source: str, now: float) -> float:
 
 
 def _ends(pem: str, source: str) -> float:
-    done = _openssl("x509", "-noout", "-enddate", words=pem)
+    done = _openssl("x509", "-noout", "-enddate", text=pem)
     if done.returncode != 0:
         raise CertificateError(f"{source}: holds no certificate ({done.stderr.strip().splitlines()[:1]})")
     return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
@@ -98,9 +98,9 @@ def _make() -> str:
     return done.stdout
 
 
-def _openssl(*arguments: str, words: str = "") -> subprocess.CompletedProcess[str]:
+def _openssl(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
     command = ("openssl", *arguments)
     try:
-        return subprocess.run(command, input=words, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
     except subprocess.TimeoutExpired as error:
         raise CertificateError(f"openssl did not end within {_LIMIT_S} s") from error

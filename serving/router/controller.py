@@ -114,7 +114,7 @@ class Controller:
             self._count,
             self._show,
         )
-        self.note("pass", "; ".join(words for step in steps if (words := _try(step))))
+        self.note("pass", "; ".join(error for step in steps if (error := _try(step))))
 
     def stop(self, grace_s: float) -> None:
         """Accept no more connections, wait up to `grace_s` seconds for requests, then stop."""
@@ -124,20 +124,20 @@ class Controller:
 
     def describe(self) -> Mapping[str, object]:
         """Return the data for `gpufleet router status`."""
-        resting = self._breaker.resting
-        return describe(self._inputs, self._shown, resting, self.settings, self.problems, self.reloads) | {
+        excluded = self._breaker.excluded
+        return describe(self._inputs, self._shown, excluded, self.settings, self.problems, self.reloads) | {
             "held": dict(self.activator.held())
         }
 
     def metrics(self) -> str:
         """Return the page for Prometheus. The activator's thread calls this."""
         pools = [pool.name for pool in self._inputs.topology.pools]
-        shown, resting = self._shown, self._breaker.resting
+        shown, excluded = self._shown, self._breaker.excluded
         moment = RouterSnapshot(
             held=dict.fromkeys(pools, 0) | dict(self.activator.held()),
             ready={pool: sum(s.pool == pool and s.ready for s in shown) for pool in pools},
             known={pool: sum(s.pool == pool for s in shown) for pool in pools},
-            resting={pool: sum((s.backend, s.name) in resting for s in shown if s.pool == pool) for pool in pools},
+            excluded={pool: sum((s.backend, s.name) in excluded for s in shown if s.pool == pool) for pool in pools},
             problems={what: bool(text) for what, text in self.problems.copy().items()},
             reloads=self.reloads,
             certificate_ends=self.certificate.ends,

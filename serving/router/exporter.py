@@ -23,7 +23,7 @@ class RouterSnapshot:
     ready: Mapping[str, int]
     """Replicas that receive requests, by pool."""
     known: Mapping[str, int]
-    resting: Mapping[str, int]
+    excluded: Mapping[str, int]
     problems: Mapping[str, bool] = field(default_factory=dict[str, bool])
     reloads: int = 0
     certificate_ends: float | None = None
@@ -36,11 +36,11 @@ def metrics(meter: Meter, moment: RouterSnapshot) -> str:
 
 def _now(moment: RouterSnapshot) -> Iterator[Metric]:
     yield gauge(HELD, "Requests that wait for a pool's first replica.", _by_pool(moment.held))
-    yield gauge("gpufleet_router_ready_replicas", "Replicas that get requests.", _by_pool(moment.ready))
+    yield gauge("gpufleet_router_ready_replicas", "Replicas that receive requests.", _by_pool(moment.ready))
     yield gauge("gpufleet_router_replicas", "Replicas that are known.", _by_pool(moment.known))
-    yield gauge("gpufleet_router_resting_replicas", "Replicas that rest for errors.", _by_pool(moment.resting))
+    yield gauge("gpufleet_router_resting_replicas", "Replicas excluded after errors.", _by_pool(moment.excluded))
     problems = [({"what": what}, int(is_so)) for what, is_so in moment.problems.items()]
-    yield gauge("gpufleet_router_problem", "1: this is wrong now and the last good one is used.", problems)
+    yield gauge("gpufleet_router_problem", "1: this is not valid now and the last valid one is used.", problems)
     yield counter("gpufleet_router_reloads_total", "Reloads of HAProxy.", [({}, moment.reloads)])
     if moment.certificate_ends is not None:
         name = "gpufleet_router_certificate_end_timestamp_seconds"

@@ -46,10 +46,12 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
             continue
         match = _LINE.fullmatch(stripped)
         if match is None:
-            raise KeysError(f"line {number}: write SHA256 NAME, then {_KNOWN} if wanted (the hash in lower-case hex)")
+            raise KeysError(
+                f"line {number}: write SHA256 NAME, then optionally {_KNOWN} (the hash in lower-case hex)"
+            )
         keys.append(_key(number, match))
     if len({key.sha256 for key in keys}) != len(keys):
-        raise KeysError("a key stands in the file twice")
+        raise KeysError("the file contains the same key twice")
     return tuple(keys)
 
 
@@ -65,7 +67,7 @@ def _key(number: int, match: re.Match[str]) -> ApiKey:
         elif found := _MODELS.fullmatch(word):
             models = tuple(found[1].split(","))
         else:
-            raise KeysError(f"line {number}: after the name only {_KNOWN} are known")
+            raise KeysError(f"line {number}: after the name only {_KNOWN} are allowed")
     return ApiKey(
         sha256=match["hash"], name=match["name"], user_class=user_class, requests_per_10s=limit, models=models
     )

@@ -124,7 +124,7 @@ class Meter:
         try:
             self._load()
         except (ValueError, KeyError, TypeError) as error:
-            self._begin_anew(error)
+            self._restart_counters(error)
 
     def read(self) -> int:
         """Count new lines; return the number of requests. Raises OSError."""
@@ -228,9 +228,9 @@ class Meter:
         new.write_text(json.dumps(state))
         new.replace(self._state)
 
-    def _begin_anew(self, error: Exception) -> None:
+    def _restart_counters(self, error: Exception) -> None:
         """Restart the counters at the end of the log, because earlier lines may no longer exist."""
-        self.lost = f"{self._state}: is of no use ({error!r}); the counters begin at 0 with the next request"
+        self.lost = f"{self._state}: cannot be read ({error!r}); the counters restart at 0"
         for counts in (self.use, self.by_status, self.by_reason, self.all_ms, self.first_ms):
             counts.clear()
         self.lines = 0

@@ -32,7 +32,7 @@ Network = Annotated[str, AfterValidator(_network)]
 
 def _page(value: str) -> str:
     if "lora_adapter" in value:
-        raise ValueError("it loads code paths of the engine; adapters are no matter of clients")
+        raise ValueError("this path changes the adapters of the engine, so clients must not reach it")
     return value
 
 
@@ -142,7 +142,7 @@ class RouterPolicy(_Strict):
         """Return the policy of a model name, or the defaults."""
         return self.models.get(name, ModelPolicy())
 
-    def strangers(self, pools: Mapping[str, object] | set[str]) -> list[str]:
+    def unknown_pools(self, pools: Mapping[str, object] | set[str]) -> list[str]:
         """Return pools that the policy names but the fleet does not have."""
         named = {name for model in self.models.values() for name in model.named_pools()} | set(self.pools)
         named |= {self.embeddings_pool} if self.embeddings_pool else set()
@@ -156,7 +156,7 @@ def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error)) from error
     except (ValueError, RecursionError) as error:
-        raise DocumentError(source, (f"is no JSON: {error}",)) from error
+        raise DocumentError(source, (f"is not valid JSON: {error}",)) from error
 
 
 def render_policy(policy: RouterPolicy) -> str:

@@ -93,7 +93,7 @@ def _backend(
     lines = [
         f"backend {name}",
         *_balance(rules),
-        "    # whoever waits for a machine that vanished without a word is told within a quarter of a minute",
+        "    # TCP keepalive: a client of a machine that vanished gets an error within 15 seconds",
         "    option srvtcpka",
         f"    srvtcpka-idle {written(PROBE_AFTER)}",
         f"    srvtcpka-intvl {written(PROBE_EVERY)}",
@@ -103,7 +103,7 @@ def _backend(
         "    http-check expect status 200",
         answer(429, full, when=f"{{ queue ge {rules.queue} }}", retry_after=2),
         f"    http-request add-header X-Gpufleet-Pool {pool.name}",
-        "    # the client's own key stays here",
+        "    # the client's key is replaced by the engine's key",
         f"    http-request set-header Authorization {engine_key.HEADER}",
         f"    http-after-response add-header X-Gpufleet-Reason %[{REASON}]",
         f"    http-after-response add-header X-Gpufleet-Pool {pool.name}",

@@ -48,7 +48,7 @@ def check_config(config: Path) -> None:
     except subprocess.TimeoutExpired as error:
         raise HaproxyError(f"HAProxy did not judge {config} within {CHECK_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
-        raise HaproxyError(f"HAProxy refuses {config}: {_said(done.stderr)}")
+        raise HaproxyError(f"HAProxy refuses {config}: {_errors_in(done.stderr)}")
 
 
 def _files(config: Path) -> list[str]:
@@ -71,7 +71,7 @@ class Haproxy:
         self._paths = paths
         self._sleep = sleep
         self._process: subprocess.Popen[bytes] | None = None
-        self._said_before = 0
+        self._log_start = 0
         self.admin = AdminSocket(paths.state)
 
     @property
@@ -84,7 +84,7 @@ class Haproxy:
         The parent-death signal ends HAProxy when the controller is killed in any way.
         """
         (self._paths.state / ADMIN_SOCKET).unlink(missing_ok=True)
-        self._said_before = self._paths.log.stat().st_size if self._paths.log.exists() else 0
+        self._log_start = self._paths.log.stat().st_size if self._paths.log.exists() else 0
         command = ["setpriv", "--pdeathsig", "TERM", find_program(), _POOLED, "-W", "-C", str(self._paths.state)]
         with _log(self._paths.access_log) as access, _log(self._paths.log) as log:
             self._process = subprocess.Popen(
@@ -133,21 +133,23 @@ class Haproxy:
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
             if not self.running:
-                raise HaproxyError(f"HAProxy ended at its {what}: {self._last_words()}")
+                raise HaproxyError(f"HAProxy ended during its {what}: {self._last_errors()}")
             try:
                 if ready():
                     return
             except OSError:
                 pass  # its socket does not exist yet
             self._sleep(0.02)
-        raise HaproxyError(f"HAProxy did not answer {START_LIMIT_S:.0f} s after its {what}: {self._last_words()}")
+        raise HaproxyError(
+            f"HAProxy did not respond within {START_LIMIT_S:.0f} s of its {what}: {self._last_errors()}"
+        )
 
-    def _last_words(self) -> str:
+    def _last_errors(self) -> str:
         with self._paths.log.open("rb") as log:
-            log.seek(self._said_before)
-            return _said(log.read(65_536).decode(errors="replace"))
+            log.seek(self._log_start)
+            return _errors_in(log.read(65_536).decode(errors="replace"))
 
 
-def _said(text: str) -> str:
+def _errors_in(text: str) -> str:
     bad = [line for line in text.splitlines() if "[ALERT]" in line]
-    return "; ".join(line.partition(":")[2].strip() for line in bad[:5]) or text.strip()[-400:] or "it said nothing"
+    return "; ".join(line.partition(":")[2].strip() for line in bad[:5]) or text.strip()[-400:] or "it logged nothing"

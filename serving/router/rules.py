@@ -49,7 +49,7 @@ PAGES: Final = (
 )
 """Paths that clients may POST to: those of vLLM 0.32 that answer one request and do not change the engine. The
 comparison uses the literal path, so encoded paths (`%2e%2e`) reach nothing else."""
-_SAYING_MORE: Final = (
+_SPECIAL_HEADERS: Final = (
     "forwarded", "transfer-encoding", "x-gpufleet-[^,]*", "x-max-latency-ms", "x-model(?:-override)?", "x-user-class",
 )  # fmt: skip
 """Headers that the rules after the shortcut read or remove. Without required keys, `authorization` is also one."""
@@ -65,19 +65,19 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
         "frontend clients",
         f"    bind {settings.bind}{_tls(settings)}",
         "    option http-buffer-request",
-        "    # once for each connection: its client's address as text, and the first part of its requests' ids",
+        "    # once per connection: the client's address as text, and the first part of its request ids",
         "    tcp-request session set-var(sess.client) src,concat()",
         f"    tcp-request session set-var-fmt(sess.id) {_CONNECTION_ID}",
-        "    # what clients say of themselves counts for nothing, but for a request id; answers say why and where",
+        "    # remove the router's own headers from requests, except a request id; add reason and pool to responses",
         *_headers(policy),
         # without a default priority the value is 0, HAProxy's own default
         *([f"    http-request set-priority-class int({place})"] if place else []),
         *first,
-        "    # which model: where it mostly stands, before any list or object of the body",
+        "    # which model: first search the usual place, before any list or object of the body",
         *_early(policy),
         *later,
         *_model(settings),
-        "    # which pool: the first rule that finds one names its reason, those after it leave it alone",
+        "    # which pool: the first rule that selects one sets the reason; later rules do not change it",
         *_decision(topology, policy),
         *_backend(topology, policy),
     ]
@@ -87,7 +87,7 @@ def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings)
 def inner_frontend(topology: Topology, policy: RouterPolicy) -> str:
     """Return the frontend for requests that the activator forwards; their pool is already selected."""
     lines = [
-        "# the activator's way back, with a request that it held",
+        "# requests that the activator held and forwards now",
         "frontend inner",
         f"    bind unix@{INNER_SOCKET} mode 600",
         "    no log",
@@ -144,17 +144,17 @@ def _early(policy: RouterPolicy) -> list[str]:
     found = f"req.body,bytes(0,{_EARLY_BYTES}),{taken(MODEL_EARLY)}"
     if any(model.canary or model.arms or model.by_class for model in policy.models.values()):
         return [f"    http-request set-var(txn.named) {found}"]
-    names = "|".join([*_SAYING_MORE, *(() if policy.require_key else ("authorization",))])
+    names = "|".join([*_SPECIAL_HEADERS, *(() if policy.require_key else ("authorization",))])
     pages = ["/v1/chat/completions", "/v1/completions", *(() if policy.embeddings_pool else ("/v1/embeddings",))]
     return [
         f"    http-request set-var(txn.model) {found}",
-        "    # the short way, for requests whose headers say no more: none of the rules after it is for them",
+        "    # shortcut for requests without special headers: no later rule applies to them",
         f"    acl usual_page path {' '.join(pages)}",
-        f"    acl no_more_said req.hdr_names -m reg '^(?!(?:.*,)?(?:{names})(?:,|$))'",
+        f"    acl no_special_headers req.hdr_names -m reg '^(?!(?:.*,)?(?:{names})(?:,|$))'",
         f"    http-request set-var(txn.pool) var(txn.model),map_str({Map.MODELS.file})"
-        f" if usual_page METH_POST no_more_said{f' !{_BOUND}' if policy.require_key else ''}",
+        f" if usual_page METH_POST no_special_headers{f' !{_BOUND}' if policy.require_key else ''}",
         f"    http-request allow if {_DECIDED}",
-        "    # a name that nobody serves is not written into the log: it may be anything",
+        "    # an unknown model name is not logged: it can contain anything",
         "    http-request set-var(txn.named) var(txn.model)",
         "    http-request unset-var(txn.model)",
     ]
@@ -165,9 +165,9 @@ def _model(settings: RouterSettings) -> list[str]:
     mixed = f"{{ var(txn.body_bytes) -m found }} {whole} {_MORE_TO_COME}"
     return [
         "    http-request set-var(txn.body_bytes) req.body_size if { req.hdr(transfer-encoding) -m found }",
-        "    # HAProxy drops a length beside chunks, but counts with it: chunks that are whole seem to lack some",
+        "    # HAProxy ignores this length but still counts with it: complete chunks would seem incomplete",
         answer(400, invalid("Content-Length and Transfer-Encoding exclude each other.", "bad_request"), when=mixed),
-        "    # the header x-model comes first; else the first field of that name, wherever in the body it stands",
+        "    # the header x-model takes precedence; else the first field of that name, anywhere in the body",
         "    http-request set-var(txn.named) req.hdr(x-model)",
         f"    http-request set-var(txn.named) req.body,{taken(MODEL_LATE)} if {{ var(txn.named) -m len 0 }}",
         "    http-request set-var(txn.named) req.body,json_query('$.model') if { var(txn.named) -m len 0 }",
@@ -390,7 +390,7 @@ def _by_class(policy: RouterPolicy) -> list[str]:
 
 
 def _backend(topology: Topology, policy: RouterPolicy) -> list[str]:
-    lines = ["    # the pool's backend; of one that is filled in order, the first type with room"]
+    lines = ["    # the pool's backend; in a pool that fills in order, the first capacity type with a free slot"]
     for pool in topology.pools:
         if policy.pool(pool.name).placement is not Placement.RESERVED_FIRST:
             continue

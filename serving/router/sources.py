@@ -148,11 +148,11 @@ class RouterSources:
             return inputs
         try:
             policy = self._fleet.policy()
-            if strangers := policy.strangers({pool.name for pool in inputs.topology.pools}):
-                raise ValueError(f"names pools that the fleet does not have: {', '.join(strangers)}")
+            if unknown_pools := policy.unknown_pools({pool.name for pool in inputs.topology.pools}):
+                raise ValueError(f"names pools that the fleet does not have: {', '.join(unknown_pools)}")
             self._note("policy", "")
         except (OSError, ValueError) as error:
             self._note("policy", f"routing policy: {error}; keeping the last good one")
-            strangers = inputs.policy.strangers({pool.name for pool in inputs.topology.pools})
-            return replace(inputs, policy=RouterPolicy()) if strangers else inputs
+            unknown_pools = inputs.policy.unknown_pools({pool.name for pool in inputs.topology.pools})
+            return replace(inputs, policy=RouterPolicy()) if unknown_pools else inputs
         return replace(inputs, policy=policy)

@@ -13,7 +13,7 @@ from serving.router.sources import RouterInputs
 def describe(  # noqa: PLR0913
     inputs: RouterInputs,
     shown: Iterable[ServerStatus],
-    resting: frozenset[tuple[str, str]],
+    excluded: frozenset[tuple[str, str]],
     settings: RouterSettings,
     problems: Mapping[str, str],
     reloads: int,
@@ -38,18 +38,18 @@ def describe(  # noqa: PLR0913
             {
                 "name": pool.name,
                 "model": pool.served_name,
-                "servers": [_server(server, resting) for server in servers if server.pool == pool.name],
+                "servers": [_server(server, excluded) for server in servers if server.pool == pool.name],
             }
             for pool in inputs.topology.pools
         ],
     }
 
 
-def _server(server: ServerStatus, resting: frozenset[tuple[str, str]]) -> dict[str, Any]:
+def _server(server: ServerStatus, excluded: frozenset[tuple[str, str]]) -> dict[str, Any]:
     return {
         "instance": server.name,
         "address": server.address,
-        "status": "RESTING" if (server.backend, server.name) in resting else server.status,
+        "status": "RESTING" if (server.backend, server.name) in excluded else server.status,
         "agent": server.agent_status,
         "sessions": server.sessions,
         "requests": server.total,

@@ -47,31 +47,31 @@ class Speculation:
         """Return the value of `--speculative-config`; None without a method."""
         if self.method is None:
             return None
-        said: dict[str, str | int] = {"method": self.method.value, "num_speculative_tokens": self.tokens}
+        config: dict[str, str | int] = {"method": self.method.value, "num_speculative_tokens": self.tokens}
         if self.method is Drafter.NGRAM:
-            said["prompt_lookup_max"] = NGRAM_LONGEST
-        return json.dumps(said, separators=(",", ":"))
+            config["prompt_lookup_max"] = NGRAM_LONGEST
+        return json.dumps(config, separators=(",", ":"))
 
 
 def prefix_caching(model: ModelShape) -> PrefixCaching:
     """Return vLLM's default for this model: no argument is needed."""
     if model.keeps_nothing:
-        return PrefixCaching(on=False, reason="an encoder keeps nothing that could be used again")
+        return PrefixCaching(on=False, reason="an encoder stores nothing that could be reused")
     if all(isinstance(layer, StateLayer) for layer in model.layers):
-        return PrefixCaching(on=False, reason="vLLM does not cache prefixes of models that keep a state alone")
-    return PrefixCaching(on=True, reason="vLLM's default for it: equal beginnings of prompts are computed once")
+        return PrefixCaching(on=False, reason="vLLM does not cache prefixes of models that have only state layers")
+    return PrefixCaching(on=True, reason="vLLM's default for this model: equal prompt prefixes are computed once")
 
 
 def speculation(model: ModelShape) -> Speculation:
     """Return the best method without a second model."""
     if model.keeps_nothing:
-        return Speculation(method=None, tokens=0, reason="it writes no tokens")
+        return Speculation(method=None, tokens=0, reason="the model generates no tokens")
     if model.draft_layers:
-        reason = f"the checkpoint brings {model.draft_layers} layer(s) of its own for it"
+        reason = f"the checkpoint contains {model.draft_layers} layer(s) for drafts"
         return Speculation(method=Drafter.MTP, tokens=model.draft_layers, reason=reason)
     if any(isinstance(layer, StateLayer) for layer in model.layers):
         return Speculation(
-            method=None, tokens=0, reason="a state that has gone on over wrong drafts is not known here"
+            method=None, tokens=0, reason="the state of this model cannot be reset after rejected drafts"
         )
     reason = "by n-grams of the prompt; it helps where answers repeat their prompts (code, summaries)"
     return Speculation(method=Drafter.NGRAM, tokens=NGRAM_TOKENS, reason=reason)

@@ -23,8 +23,8 @@ GRAPH_BYTES: Final = 650 * MIB
 """CUDA graphs: 0.36 to 0.65 GiB measured for 7B to 70B."""
 MOST_SEQUENCES: Final = 256
 _SENSES_NOTE: Final = (
-    "the model sees or hears: its weights are counted for that, but not what it needs while it looks at the largest "
-    "input; vLLM measures that at its start and takes it from the KV cache (--language-model-only serves text alone)"
+    "the model accepts images or audio: its weights are counted, but not the memory for processing the largest "
+    "input; vLLM measures that at its start and takes it from the KV cache (--language-model-only serves only text)"
 )
 _FP8: Final = frozenset({"fp8", "fbgemm_fp8", "modelopt"})
 _FP4: Final = frozenset({"mxfp4", "nvfp4", "modelopt_fp4"})
@@ -128,7 +128,7 @@ def fit(model: ModelShape, weights: Weights, gpu: Gpu, request: FitRequest, spli
         gpu=gpu.name,
         split=split,
         fits=reason is None,
-        reason=reason or _good_words(at_once, request),
+        reason=reason or _fit_message(at_once, request),
         weights_bytes=on_gpu,
         overhead_bytes=overhead,
         kv_bytes=left,
@@ -189,21 +189,21 @@ def _indivisible(model: ModelShape, tp: int) -> str | None:
 
 def _memory_reason(left: int, plan: KvLayout | None, at_once: float | None, request: FitRequest) -> str | None:
     if left <= 0:
-        return f"{-left / GIB:.1f} GiB too little for weights and activations"
+        return f"{-left / GIB:.1f} GiB too little memory for weights and activations"
     if plan is None or at_once is None:
         return None
     if at_once < 1:
         short = plan.blocks_per_request * plan.bytes_per_block - left
-        return f"{short / GIB:.2f} GiB too little for one request of {request.context} tokens"
+        return f"{short / GIB:.2f} GiB too little memory for one request of {request.context} tokens"
     if at_once < request.concurrency:
-        return f"{at_once:.1f} requests of {request.context} tokens fit, {request.concurrency} were asked for"
+        return f"{at_once:.1f} requests of {request.context} tokens fit, {request.concurrency} are required"
     return None
 
 
-def _good_words(at_once: float | None, request: FitRequest) -> str:
+def _fit_message(at_once: float | None, request: FitRequest) -> str:
     if at_once is None:
-        return "fits; the model keeps no keys and values"
-    return f"fits, with {at_once:.1f} requests of {request.context} tokens at once"
+        return "fits; the model has no KV cache"
+    return f"fits, with {at_once:.1f} concurrent requests of {request.context} tokens"
 
 
 def _options(

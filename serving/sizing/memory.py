@@ -118,7 +118,7 @@ def _hybrid(kinds: dict[Layer, int], shape: CacheShape) -> KvLayout:
     states = [layer for layer in kinds if isinstance(layer, StateLayer)]
     others = [layer for layer in kinds if not isinstance(layer, StateLayer)]
     if len(states) != 1 or len(others) != 1:
-        raise SizingError("several kinds of attention beside several kinds of states are not modelled here")
+        raise SizingError("models with several types of attention layers and of state layers are not supported")
     state, attention = states[0], others[0]
     one_token = replace(shape, block=1)
     per_token = _page(attention, one_token)

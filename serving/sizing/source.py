@@ -64,5 +64,5 @@ def _json(reader: Reader, key: str, largest: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SizingError(f"{key}: {error}") from error
     if not isinstance(found, dict):
-        raise SizingError(f"{key}: is no JSON object")
+        raise SizingError(f"{key}: is not a JSON object")
     return cast("dict[str, Any]", found)

@@ -70,12 +70,12 @@ class Host:
     agents: Agents
     brakes: list[Brake] = field(default_factory=list[Brake])
     log: RecordedLog = field(default_factory=RecordedLog)
-    strangers: tuple[Instance, ...] = ()
+    unknown_pools: tuple[Instance, ...] = ()
 
     def look(self, fleet: FleetDocument, *, apply: bool = True) -> bool:
         """Whether no rollout failed."""
         sources = RevisionSources(
-            instances=lambda: [*map(instance, self.agents.digests), *self.strangers],
+            instances=lambda: [*map(instance, self.agents.digests), *self.unknown_pools],
             agents=self.agents,
             brakes=lambda: self.brakes,
             log=self.log,
@@ -131,7 +131,7 @@ def test_refusing_agent_does_not_stop_other_pools() -> None:
 
 
 def test_an_instance_outside_the_pool_gets_no_order() -> None:
-    host = Host(Agents({"a": NEW}), strangers=(instance("stranger", None), instance("other", "embed")))
+    host = Host(Agents({"a": NEW}), unknown_pools=(instance("stranger", None), instance("other", "embed")))
     assert host.look(fleet()) and host.agents.asked == []
 
 
@@ -214,5 +214,5 @@ def test_without_a_control_host_the_error_names_where_to_look() -> None:
 
 def test_rolled_back_revision_ends_the_wait() -> None:
     agents = Agents({"a": OLD}, errors={"a": f"{NEW[:12]}: no room"})
-    with pytest.raises(AppError, match="went back.*no room.*rollback"):
+    with pytest.raises(AppError, match="rolled back.*no room.*rollback"):
         Person(None, agents).wait()

@@ -89,7 +89,7 @@ def bad_revision(stage: Stage, memory: Memory) -> None:
     described = manifest.describe(source, name="chat", revision=source.name)
     publish.add(stage.cloud, source, described)
     done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "300s", described.digest, codes=(0, 1))
-    if "went back" not in done.stdout + done.stderr:
+    if "rolled back" not in done.stdout + done.stderr:
         raise ChaosError(f"a broken revision was rolled out, or did not go back: {done.stdout}{done.stderr}")
 
 

@@ -31,7 +31,7 @@ def test_the_ledger_page_has_these_families() -> None:
 
 
 def test_the_router_page_has_these_families(tmp_path: Path) -> None:
-    moment = RouterSnapshot(held={}, ready={}, known={}, resting={}, certificate_ends=1.0)
+    moment = RouterSnapshot(held={}, ready={}, known={}, excluded={}, certificate_ends=1.0)
     keys = ("requests", "failed", "replica_seconds", "input_tokens", "output_tokens", "unmetered")
     assert types(metrics(Meter(tmp_path / "log", tmp_path / "meter.json"), moment)) == {
         "gpufleet_held_requests": "gauge",

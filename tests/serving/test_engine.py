@@ -44,12 +44,12 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_only_its_main_proce
     assert value(unit, "KillSignal") == "SIGTERM"
     assert int(value(unit, "TimeoutStopSec")) > SERVE.shutdown_timeout_s
     assert int(value(unit, "StartLimitBurst")) < 10
-    words = exec_start(unit)
-    assert words[words.index("--shutdown-timeout") + 1] == "90"
-    assert SERVE.image in words
-    assert not any("HF_TOKEN" in word for word in words)
-    assert "--env=HF_HUB_OFFLINE=1" in words
-    assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in words
+    command = exec_start(unit)
+    assert command[command.index("--shutdown-timeout") + 1] == "90"
+    assert SERVE.image in command
+    assert not any("HF_TOKEN" in word for word in command)
+    assert "--env=HF_HUB_OFFLINE=1" in command
+    assert "--env=VLLM_HTTP_TIMEOUT_KEEP_ALIVE=75" in command
 
 
 def test_routers_are_notified_of_a_stop_before_the_engine(tmp_path: Path) -> None:
@@ -57,19 +57,21 @@ def test_routers_are_notified_of_a_stop_before_the_engine(tmp_path: Path) -> Non
     file = tmp_path / "engine stopping"
     unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
     assert f'ExecStartPre=rm -f "{file}"' in unit.splitlines()
-    words = shlex.split(value(unit, "ExecStop").removeprefix("-"))
-    words[-1] = words[-1].replace("sleep", "echo sleep")
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert (said, file.exists()) == ("sleep 3\n", True)
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "", "the agent wrote the file"
+    command = shlex.split(value(unit, "ExecStop").removeprefix("-"))
+    command[-1] = command[-1].replace("sleep", "echo sleep")
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert (output, file.exists()) == ("sleep 3\n", True)
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "", (
+        "the agent wrote the file"
+    )
 
 
 def test_the_key_reaches_the_container_by_file_and_settings_cannot_replace_it() -> None:
-    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
-    assert words.index("--env-file=/run/gpu-fleet/engine.env") < words.index(SERVE.image)
-    assert "KEY" not in " ".join(words)
+    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    assert command.index("--env-file=/run/gpu-fleet/engine.env") < command.index(SERVE.image)
+    assert "KEY" not in " ".join(command)
     settings = replace(SERVE, env={"VLLM_API_KEY": "hunter2"})
-    with pytest.raises(ArgumentError, match=r"VLLM_API_KEY: is decided on the instance; remove it") as refused:
+    with pytest.raises(ArgumentError, match=r"VLLM_API_KEY: is set by the node agent; remove it") as refused:
         engine.engine_unit(settings, cache_dir=PurePosixPath("/c"))
     assert "hunter2" not in str(refused.value)
 
@@ -77,8 +79,8 @@ def test_the_key_reaches_the_container_by_file_and_settings_cannot_replace_it() 
 def test_the_container_is_not_root_and_writes_only_memory_and_its_scratch_folder() -> None:
     """Code that exploits the engine runs in a sandbox, although the container uses the machine's network."""
     unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
-    words = exec_start(unit)
-    options = words[: words.index(SERVE.image)]
+    command = exec_start(unit)
+    options = command[: command.index(SERVE.image)]
     assert {"--user=2000:0", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"} <= set(options)
     assert not [
         one for one in options if one.startswith(("--cap-add", "--privileged", "--pid", "--security-opt=sec"))
@@ -90,8 +92,8 @@ def test_the_container_is_not_root_and_writes_only_memory_and_its_scratch_folder
 
 
 def test_engine_files_are_in_the_scratch_folder_for_any_settings() -> None:
-    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
-    variables = dict(one.removeprefix("--env=").split("=", 1) for one in words if one.startswith("--env="))
+    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    variables = dict(one.removeprefix("--env=").split("=", 1) for one in command if one.startswith("--env="))
     for name in ("HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert PurePosixPath(variables[name]).is_relative_to("/c/.vllm"), name
         with pytest.raises(ArgumentError, match=name):
@@ -100,17 +102,17 @@ def test_engine_files_are_in_the_scratch_folder_for_any_settings() -> None:
 
 
 def test_the_container_gets_the_machines_additional_devices() -> None:
-    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
-    assert words.index("--device=/dev/infiniband") < words.index(SERVE.image)
+    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
+    assert command.index("--device=/dev/infiniband") < command.index(SERVE.image)
     assert not any("--device" in w for w in exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))))
 
 
 def test_arguments_reach_the_engine_unchanged() -> None:
-    words = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
-    assert words[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
+    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
+    assert command[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
     # systemd reads %% and $$ as a single character
-    assert "--env=VLLM_LOGGING_LEVEL=100%%" in words
-    assert "--env=PRICE=$$HOME" in words
+    assert "--env=VLLM_LOGGING_LEVEL=100%%" in command
+    assert "--env=PRICE=$$HOME" in command
 
 
 NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7")
@@ -118,31 +120,31 @@ NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha2
 
 def test_the_gpu_exporter_has_the_one_capability_that_profiling_fields_need_and_nothing_else() -> None:
     unit = engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7")
-    words = exec_start(unit)
-    options = words[: words.index("nvcr.io/dcgm@sha256:" + "b" * 64)]
+    command = exec_start(unit)
+    options = command[: command.index("nvcr.io/dcgm@sha256:" + "b" * 64)]
     assert [word for word in options if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SYS_ADMIN"]
     assert {"--read-only", "--security-opt=no-new-privileges", f"--user=0:{engine.EXPORTER_GROUP}"} <= set(options)
     assert not [
         word for word in options if word.startswith(("--volume", "--mount", "--privileged", "--pid", "--ipc"))
     ]
-    assert words[words.index("-a") + 1] == "10.0.1.7:9400"
+    assert command[command.index("-a") + 1] == "10.0.1.7:9400"
     # DCGM's profiling fields need the capability: if none of them is read, remove the capability, too
     assert any("_PROF_" in name for name in metrics.series_names(metrics.Source.DCGM))
 
 
 def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() -> None:
-    words = exec_start(NODE_EXPORTER)
-    image = next(place for place, word in enumerate(words) if "@sha256:" in word)
+    command = exec_start(NODE_EXPORTER)
+    image = next(place for place, word in enumerate(command) if "@sha256:" in word)
     assert {
         "--user=65534:65534",
         "--read-only",
         "--cap-drop=ALL",
         "--volume=/:/host:ro,rslave",
         "--memory=128m",
-    } <= set(words[:image])
-    assert {"--path.rootfs=/host", "--web.listen-address=10.0.1.7:9100"} <= set(words[image:])
+    } <= set(command[:image])
+    assert {"--path.rootfs=/host", "--web.listen-address=10.0.1.7:9100"} <= set(command[image:])
     # systemd reads $$ as a single $
-    assert words[-1].endswith("=^/(dev|proc|run|sys|var/lib/docker/.+)($$|/)")
+    assert command[-1].endswith("=^/(dev|proc|run|sys|var/lib/docker/.+)($$|/)")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
@@ -168,20 +170,20 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
         timeout=180,
         check=False,
     )
-    told = [line for line in done.stderr.splitlines() if name in line]
+    warnings = [line for line in done.stderr.splitlines() if name in line]
     assert done.returncode == 0, done.stderr
-    assert told == []
+    assert warnings == []
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         pytest.param(("--host", "0.0.0.0"), "--host", id="where it listens"),
         pytest.param(("--port=9",), "--port", id="with equals"),
         pytest.param(("--served-model", "x"), "--served-model", id="an abbreviation, which vLLM takes"),
         pytest.param(("--trust-remote-code",), "--trust-remote-code", id="code from a model's folder"),
         pytest.param(("--api-key", "hunter2"), "--api-key", id="a secret"),
-        pytest.param(("--Max", "1"), "is no flag", id="capitals"),
+        pytest.param(("--Max", "1"), "is not a flag", id="capitals"),
         pytest.param(("--seed", "1\nExecStartPre=/bin/sh"), "control character", id="a line of its own"),
         *(
             pytest.param((flag,), flag.partition("=")[0], id=flag)
@@ -196,8 +198,8 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
         pytest.param(("--load-format", "npcache"), "'npcache' is not safe", id="pickles, in a word of its own"),
     ],
 )
-def test_arguments_that_settings_must_not_contain(args: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
+def test_arguments_that_settings_must_not_contain(args: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         engine.check_arguments(args)
 
 
@@ -278,7 +280,9 @@ def test_every_kind_of_engine_is_supported_everywhere() -> None:
         pytest.param(("--data-parallel-size", "2"), True, id="two copies"),
         pytest.param(("--data-parallel-size=2",), True, id="in one word"),
         pytest.param(("-dp", "2"), True, id="in short"),
-        pytest.param(("--data-parallel-size", "2", "--api-server-count", "2"), False, id="the settings say how many"),
+        pytest.param(
+            ("--data-parallel-size", "2", "--api-server-count", "2"), False, id="the settings set the number"
+        ),
         pytest.param(("--data-parallel-size", "2", "--api-server-count=2"), False, id="the same in one word"),
     ],
 )

@@ -75,7 +75,7 @@ class Pool:
             rollout=PoolRollout(pool="chat", floor=floor, limit=timedelta(seconds=60)),
             instances=lambda: [instance(name) for name in self.digests],
             agents=self,
-            say=lambda _line: None,
+            announce=lambda _line: None,
             clock=lambda: self.now,
             sleep=self.sleep,
         )
@@ -91,7 +91,7 @@ def test_instances_change_one_at_a_time_and_up_to_date_ones_are_skipped() -> Non
 
 def test_a_failure_stops_the_rollout_at_the_first_instance() -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD}, fails=frozenset({"a"}))
-    with pytest.raises(RolloutError, match=r"chat a: went back: the engine ended.*rollback"):
+    with pytest.raises(RolloutError, match=r"chat a: rolled back: the engine stopped.*rollback"):
         pool.walk().run(NEW)
     assert pool.asked == ["a"]
     assert pool.digests == {"a": OLD, "b": OLD, "c": OLD}
@@ -144,13 +144,13 @@ def test_the_next_rollout_continues_a_killed_one(after: int) -> None:
 
 def test_a_stuck_change_of_another_rollout_is_named() -> None:
     pool = Pool({"a": OLD, "b": OLD, "c": OLD}, busy={"b": 10_000})
-    with pytest.raises(RolloutError, match="b changes its revision already"):
+    with pytest.raises(RolloutError, match="b is switching its revision"):
         pool.walk().run(NEW)
     assert pool.asked == []
 
 
-@pytest.mark.parametrize(("phase", "says"), [("cache", "b is cache"), ("silent", r"b \(no answer\)")])
-def test_a_booting_instance_is_waited_for_and_named(phase: str, says: str) -> None:
+@pytest.mark.parametrize(("phase", "message"), [("cache", "b is cache"), ("silent", r"b \(no answer\)")])
+def test_a_booting_instance_is_waited_for_and_named(phase: str, message: str) -> None:
     pool = Pool({"a": NEW, "b": OLD}, phases={"b": phase})
-    with pytest.raises(RolloutError, match=says):
+    with pytest.raises(RolloutError, match=message):
         pool.walk().run(NEW)

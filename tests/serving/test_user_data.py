@@ -62,9 +62,9 @@ def boot(
 
 def _python3(version: str, runs: str) -> str:
     """Return the image's Python: it has this version, and counts other calls."""
-    said = f"import sys; sys.version_info = {tuple(map(int, version.split('.')))}; exec(sys.argv[1])"
+    program = f"import sys; sys.version_info = {tuple(map(int, version.split('.')))}; exec(sys.argv[1])"
     return (
-        f'[ "$1" = -c ] && exec {sys.executable} -c {shlex.quote(said)} "$2"\n'
+        f'[ "$1" = -c ] && exec {sys.executable} -c {shlex.quote(program)} "$2"\n'
         f'[ "$1" = -V ] && exec echo "Python {version}"\n'
         f'echo "python3 $*" >>"$CALLS"; {runs}'
     )
@@ -97,8 +97,8 @@ def test_the_settings_file_matches_the_contract() -> None:
 
 def test_node_exporter_settings_are_written_only_when_enabled() -> None:
     image = "mirror/node-exporter@sha256:00"
-    told = to_json(replace(SETTINGS, node_exporter_image=image))
-    assert told == {**to_json(SETTINGS), "node_exporter_image": image}
+    written = to_json(replace(SETTINGS, node_exporter_image=image))
+    assert written == {**to_json(SETTINGS), "node_exporter_image": image}
 
 
 def test_a_boot_writes_the_settings_and_runs_the_expected_agent(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_boot_writes_the_settings_and_runs_the_expected_agent(tmp_path: Path) 
 def test_an_agent_with_another_digest_never_runs(tmp_path: Path, aws: str) -> None:
     ran = boot(render(SETTINGS, SHA256), tmp_path, aws)
     assert ran.returncode == 1
-    assert "gave up fetching the node agent; this machine powers off in 900 s" in ran.stderr
+    assert "the node agent could not be fetched; this machine powers off in 900 s" in ran.stderr
     # an instance without an agent costs money only as long as operators need to inspect it
     assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
     waits = (tmp_path / "calls.waits").read_text().splitlines()
@@ -144,7 +144,8 @@ def test_a_python_version_that_is_too_old_is_reported_and_nothing_is_fetched(tmp
     ran = boot(render(SETTINGS, SHA256), tmp_path, 'echo fetched >>"$CALLS"', version=version)
     assert ran.returncode == 1
     assert (
-        f"the node agent needs Python 3.11 or newer as python3, here is Python {version}; this machine" in ran.stderr
+        f"the node agent needs Python 3.11 or newer as python3, but python3 is Python {version}; this machine"
+        in ran.stderr
     )
     assert (tmp_path / "calls").read_text().splitlines() == ["poweroff"]
 
@@ -156,7 +157,7 @@ def test_a_machine_with_a_running_agent_stays_on_when_user_data_fails_later(tmp_
 
 
 @pytest.mark.parametrize(
-    "text", ["$(touch pwned)", "`id`", "GPUFLEET_SETTINGS", "it's", 'say "hi"', "100 %", "{x}", "ü"]
+    "text", ["$(touch pwned)", "`id`", "GPUFLEET_SETTINGS", "it's", 'a "quote"', "100 %", "{x}", "ü"]
 )
 def test_settings_cannot_inject_commands(tmp_path: Path, text: str) -> None:
     settings = replace(SETTINGS, served_name=text, engine=replace(SETTINGS.engine, args=(text,)))

@@ -235,7 +235,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:////x", "router_url": "http://r"},
      f"{FLEET}.prometheus_url: is missing, and there is no control host; say where it is, or add control"),
     ("argument that the instance decides", AWS, {"pools.0.engine.args": ["--api-key", "x"]},
-     f"{POOL0}.engine.args.0: is decided on the instance (is '--api-key'); remove it from the settings"),
+     f"{POOL0}.engine.args.0: is set by the node agent (is '--api-key'); remove it from the settings"),
     ("model from a web page", AWS, {"models.0.source": "https://example.com/model.bin"},
      f"{FLEET}.models.0.source: is no place that models come from (is 'https://example.com/model.bin'); "
      "write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors"),

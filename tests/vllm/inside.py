@@ -22,16 +22,16 @@ def parse(lists: list[list[str]]) -> list[str | None]:
 
     parser = make_arg_parser(FlexibleArgumentParser(exit_on_error=False, allow_abbrev=False))
 
-    def check(words: list[str]) -> str | None:
+    def check(arguments: list[str]) -> str | None:
         try:
-            found = parser.parse_args(words)
+            found = parser.parse_args(arguments)
             found.model = found.model_tag
             validate_parsed_serve_args(found)
         except (argparse.ArgumentError, SystemExit, TypeError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         return None
 
-    return [check(words) for words in lists]
+    return [check(arguments) for arguments in lists]
 
 
 def blocks(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

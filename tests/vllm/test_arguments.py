@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 STACKS = ROOT / "stacks" / "config"
 
 
-def words(args: tuple[str, ...]) -> list[str]:
+def command_line(args: tuple[str, ...]) -> list[str]:
     """Return the arguments that the agent gives to `vllm`, without `serve`, which another parser reads."""
     serve = Serve(
         kind=EngineKind.VLLM,
@@ -44,7 +44,7 @@ def of_stacks() -> Iterator[tuple[str, list[str]]]:
     for file in sorted(STACKS.glob("Pulumi.*.yaml")):
         config: dict[str, Any] = yaml.safe_load(file.read_text())["config"]
         for pool in reading.parse(config, file.name, date(2026, 11, 21)).pools:
-            yield f"{file.name}: {pool.name}", words(tuple(pool.engine.args))
+            yield f"{file.name}: {pool.name}", command_line(tuple(pool.engine.args))
 
 
 def of_sizing() -> Iterator[tuple[str, list[str]]]:
@@ -64,24 +64,31 @@ def of_sizing() -> Iterator[tuple[str, list[str]]]:
                     found = smallest_fit(model, heavy, catalogue.gpu(gpu), 8, request)
                 except (SizingError, UnknownMachineError):
                     continue
-                yield f"{name} on {gpu}", words(found.options.arguments())
+                yield f"{name} on {gpu}", command_line(found.options.arguments())
 
 
 def test_vllm_accepts_every_argument_that_gpu_fleet_gives(ask: Ask) -> None:
-    lists = dict([*of_stacks(), *of_sizing(), ("every option", words(EVERYTHING.arguments()))])
-    wrong = {"unknown flag": [*words(()), "--no-such-flag"], "bad value": [*words(()), "--max-num-seqs", "many"]}
+    lists = dict([*of_stacks(), *of_sizing(), ("every option", command_line(EVERYTHING.arguments()))])
+    wrong = {
+        "unknown flag": [*command_line(()), "--no-such-flag"],
+        "bad value": [*command_line(()), "--max-num-seqs", "many"],
+    }
     answers = dict(
         zip([*lists, *wrong], ask({"arguments": [*lists.values(), *wrong.values()]})["arguments"], strict=True)
     )
-    assert {name: words for name, words in answers.items() if words is not None and name not in wrong} == {}
+    assert {
+        name: command_line for name, command_line in answers.items() if command_line is not None and name not in wrong
+    } == {}
     assert all(answers[name] is not None for name in wrong)
 
 
 def test_vllm_has_every_flag_that_settings_may_give(ask: Ask) -> None:
     flags = [*sorted(FLAGS), "--no-such-flag"]
     # the parser exits on an unknown flag; a known flag without its value is an ArgumentError
-    answers = ask({"arguments": [[*words(()), flag] for flag in flags]})["arguments"]
+    answers = ask({"arguments": [[*command_line(()), flag] for flag in flags]})["arguments"]
     unknown = [
-        flag for flag, said in zip(flags, answers, strict=True) if said is not None and said.startswith("SystemExit")
+        flag
+        for flag, error in zip(flags, answers, strict=True)
+        if error is not None and error.startswith("SystemExit")
     ]
     assert unknown == ["--no-such-flag"]

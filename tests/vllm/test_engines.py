@@ -12,7 +12,7 @@ from serving.metrics import MetricKind, Source
 from tests.fixtures.vllm.servers import KEY, Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-SEATS = 4
+MAX_SEQUENCES = 4
 
 
 @pytest.fixture(scope="module", params=["simulated", "vllm"])
@@ -21,7 +21,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         request.getfixturevalue("vllm")
     folder = tmp_path_factory.mktemp(request.param)
     tiny_model.make(folder / "tiny")
-    args = ["--max-model-len", "2048", "--max-num-seqs", str(SEATS), "--kv-cache-memory-bytes", "4M"]
+    args = ["--max-model-len", "2048", "--max-num-seqs", str(MAX_SEQUENCES), "--kv-cache-memory-bytes", "4M"]
     args += ["--block-size", "32", "--max-num-queued-reqs", "12"]
     environment = {"GPUFLEET_SIM_TOKEN_MS": "4", "VLLM_API_KEY": KEY}
     with serving(request.param, folder / "tiny", folder / "log", *args, environment=environment) as up:
@@ -98,19 +98,21 @@ def test_a_busy_engine_is_detected_and_every_token_is_counted_once(server: Serve
     totals = (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
     before = [server.value(metric) for metric in totals]
     finished = server.value(metrics.REQUEST_SUCCESS, finished_reason="length")
-    streams = Streams(server.url, count=2 * SEATS, tokens=400).start()
+    streams = Streams(server.url, count=2 * MAX_SEQUENCES, tokens=400).start()
     until(
         "running and waiting requests",
-        lambda: server.value(metrics.REQUESTS_RUNNING) == SEATS and server.value(metrics.REQUESTS_WAITING) >= 1,
+        lambda: (
+            server.value(metrics.REQUESTS_RUNNING) == MAX_SEQUENCES and server.value(metrics.REQUESTS_WAITING) >= 1
+        ),
     )
     assert 0 < until("used cache", lambda: server.value(metrics.KV_CACHE_USAGE)) <= 1
     usages = streams.usages()
     assert not streams.errors
-    assert [usage["completion_tokens"] for usage in usages] == [400] * 2 * SEATS
+    assert [usage["completion_tokens"] for usage in usages] == [400] * 2 * MAX_SEQUENCES
     until("a quiet engine", lambda: quiet(server))
     expected = [sum(usage[name] for usage in usages) for name in ("prompt_tokens", "completion_tokens")]
     assert [server.value(metric) - was for metric, was in zip(totals, before, strict=True)] == expected
-    assert server.value(metrics.REQUEST_SUCCESS, finished_reason="length") - finished == 2 * SEATS
+    assert server.value(metrics.REQUEST_SUCCESS, finished_reason="length") - finished == 2 * MAX_SEQUENCES
     assert server.value(metrics.KV_CACHE_USAGE) == 0
 
 
@@ -130,7 +132,7 @@ def test_the_prefix_cache_is_counted_in_tokens_and_included_in_input_tokens(serv
 
 def test_disconnected_clients_free_their_slots(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
-    streams = Streams(server.url, count=SEATS, tokens=1900).start()
+    streams = Streams(server.url, count=MAX_SEQUENCES, tokens=1900).start()
     until("first words", streams.all_began)
     streams.hang_up()
     until("a quiet engine", lambda: quiet(server), 20)
@@ -159,6 +161,6 @@ def test_requests_above_the_queue_limit_get_503(server: Server) -> None:
     # simultaneous requests may pass the queue check together; some are refused after their response has started
     late = [e for events in streams.events.values() for e in events if "error" in e]
     assert len(refused) == len(streams.errors)
-    told = len(refused) + len(late)
-    assert (server.value(metrics.ADMISSION_REJECTIONS) - before, len(streams.usages())) == (told, 40 - told)
-    assert told > 0
+    rejected = len(refused) + len(late)
+    assert (server.value(metrics.ADMISSION_REJECTIONS) - before, len(streams.usages())) == (rejected, 40 - rejected)
+    assert rejected > 0

@@ -173,7 +173,7 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     assert [usage["completion_tokens"] for usage in usages] == [500] * 20
     wait_until(machine.address, "drained", 100)
 
-    def gone() -> bool:
+    def is_deleted() -> bool:
         return httpx.get(f"{machine.ground.url}{INSTANCES}/{NAME}", headers=BEARER, timeout=30).status_code == 404
 
-    wait_for("the end of the instance", gone, 2 * NOTICE_S)
+    wait_for("the end of the instance", is_deleted, 2 * NOTICE_S)

@@ -39,7 +39,7 @@ def test_metrics_page_of_the_router_becomes_readings(tmp_path: Path) -> None:
         requests=2, replica_ms=1_500, tokens_in=70, tokens_out=9, unmetered=1
     )
     series: list[RawSeries] = []
-    for line in metrics(meter, RouterSnapshot(held={}, ready={}, known={}, resting={})).splitlines():
+    for line in metrics(meter, RouterSnapshot(held={}, ready={}, known={}, excluded={})).splitlines():
         name, _, rest = line.partition("{")
         if name in METRIC_NAMES.teams:
             labels = dict(part.split("=") for part in rest.partition("}")[0].replace('"', "").split(","))

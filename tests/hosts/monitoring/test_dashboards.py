@@ -81,7 +81,7 @@ class Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         seconds = time.monotonic() - self.began
         self.meter.by_status[("chat", "2xx")] = int(seconds * 10)
-        moment = RouterSnapshot(held={"chat": 1}, ready={"chat": 1}, known={"chat": 1}, resting={"chat": 0})
+        moment = RouterSnapshot(held={"chat": 1}, ready={"chat": 1}, known={"chat": 1}, excluded={"chat": 0})
         text = {
             "/instance": engine_page(seconds),
             "/router": router_page(self.meter, moment),

@@ -48,11 +48,11 @@ class Reader(FolderReader):
         super().read_range(key, *rest)
 
 class FullAtTheEnd(Cache):
-    def make_room(self, needed, keep):
-        gone = super().make_room(needed, keep)
+    def free_space(self, needed, keep):
+        evicted = super().free_space(needed, keep)
         if when == "files":
             fill(256 * 1024)
-        return gone
+        return evicted
 
     def publish(self, manifest, body):
         if when == "manifest":
@@ -101,16 +101,18 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize(
-    ("when", "says", "kept"),
+    ("when", "expected", "kept"),
     [
         pytest.param("before", ["no space:", "there False"], False, id="before the first byte"),
-        pytest.param("files", ["error: ENOSPC", "there False"], False, id="while room is reserved"),
-        pytest.param("first byte", ["whole []", "there True"], True, id="after room was reserved: it comes whole"),
+        pytest.param("files", ["error: ENOSPC", "there False"], False, id="while space is reserved"),
+        pytest.param(
+            "first byte", ["whole []", "there True"], True, id="after space was reserved: the download succeeds"
+        ),
         pytest.param("manifest", ["error: ENOSPC", "there False"], True, id="when only the manifest is missing"),
     ],
 )
 def test_a_disk_that_fills_up_leaves_nothing_half_there(
-    bucket: tuple[Path, str], tmp_path: Path, when: str, says: list[str], kept: bool
+    bucket: tuple[Path, str], tmp_path: Path, when: str, expected: list[str], kept: bool
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -121,6 +123,6 @@ def test_a_disk_that_fills_up_leaves_nothing_half_there(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(says[0]) and lines[1] == says[1], done.stdout
+    assert lines[0].startswith(expected[0]) and lines[1] == expected[1], done.stdout
     # with free space, the sync continues from the verified bytes
     assert lines[2] == f"then [] {kept}"

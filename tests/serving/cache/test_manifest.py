@@ -88,12 +88,12 @@ def no_weights(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "says"),
+    ("harm", "message"),
     [
-        pytest.param(cut, "cut short", id="truncated"),
-        pytest.param(grow, "cut short or changed", id="a byte too many"),
+        pytest.param(cut, "truncated", id="truncated"),
+        pytest.param(grow, "truncated or changed", id="a byte too many"),
         pytest.param(empty, "empty", id="zero bytes"),
-        pytest.param(lie, "header claims", id="a header that lies about its length"),
+        pytest.param(lie, "its header has a length", id="a header with a wrong length"),
         pytest.param(overlap, "does not fill", id="a header that lies about a shape"),
         pytest.param(pickled, r"pytorch_model\.bin", id="a pickle"),
         pytest.param(code, "modeling_chat", id="code"),
@@ -101,9 +101,9 @@ def no_weights(path: Path) -> None:
         pytest.param(no_weights, "safetensors", id="no weights"),
     ],
 )
-def test_folders_that_become_no_model(model: Path, harm: Callable[[Path], None], says: str) -> None:
+def test_folders_that_become_no_model(model: Path, harm: Callable[[Path], None], message: str) -> None:
     harm(model / SHARD)
-    with pytest.raises(ManifestError, match=says):
+    with pytest.raises(ManifestError, match=message):
         describe(model)
 
 

@@ -74,7 +74,7 @@ def test_a_served_revision_is_kept_even_when_it_is_the_oldest(
         assert {entry.digest for entry in cache.entries()} == {first.digest, third.digest}
 
 
-def test_too_small_a_disk_is_said_before_a_byte_is_fetched_and_nothing_is_evicted(
+def test_too_small_a_disk_is_an_error_before_a_byte_is_fetched_and_nothing_is_evicted(
     models: tuple[Path, list[Manifest]], tmp_path: Path
 ) -> None:
     folder, (first, second, _) = models
@@ -88,9 +88,9 @@ def test_too_small_a_disk_is_said_before_a_byte_is_fetched_and_nothing_is_evicte
     assert cache.find("chat", second.digest) is None
 
 
-@pytest.mark.parametrize("somebody_brings_it", [False, True], ids=["its sync died", "its sync goes on"])
+@pytest.mark.parametrize("is_in_progress", [False, True], ids=["its sync was killed", "its sync still runs"])
 def test_leftovers_of_a_killed_sync_are_removed_first(
-    models: tuple[Path, list[Manifest]], tmp_path: Path, somebody_brings_it: bool
+    models: tuple[Path, list[Manifest]], tmp_path: Path, is_in_progress: bool
 ) -> None:
     folder, (first, second, third) = models
     cache = SmallDisk(tmp_path, int(first.size * 2.5))
@@ -99,10 +99,10 @@ def test_leftovers_of_a_killed_sync_are_removed_first(
     left.parent.mkdir(parents=True)
     left.write_bytes(bytes(first.size))
     with ExitStack() as other:
-        if somebody_brings_it:
+        if is_in_progress:
             other.enter_context(cache.lock(second.digest, 1))
         bring(folder, cache, third, 1)
     there = {entry.digest for entry in cache.entries()}
     assert (left.exists(), there) == (
-        (True, {third.digest}) if somebody_brings_it else (False, {first.digest, third.digest})
+        (True, {third.digest}) if is_in_progress else (False, {first.digest, third.digest})
     )

@@ -34,23 +34,23 @@ def sync_of(store: FolderStore, root: Path) -> Sync:
     return Sync(store=store, cache=Cache(root), model="models/chat", sleep=lambda _s: None, lock_limit_s=5)
 
 
-class LyingStore(FolderStore):
-    """Flips a bit in each of the first `lies` reads of weights, in any thread."""
+class CorruptingStore(FolderStore):
+    """Flips a bit in each of the first `corrupt_reads` reads of weights, in any thread."""
 
-    def __init__(self, root: Path, lies: int) -> None:
+    def __init__(self, root: Path, corrupt_reads: int) -> None:
         super().__init__(root)
-        self._lies = iter(range(lies))
+        self._corrupt_reads = iter(range(corrupt_reads))
 
     def connect(self) -> FolderReader:
-        return _LyingReader(self)
+        return _CorruptingReader(self)
 
-    def lies_once_more(self) -> bool:
+    def next_is_corrupt(self) -> bool:
         """Count one read; advancing an iterator is atomic in the interpreter."""
-        return next(self._lies, None) is not None
+        return next(self._corrupt_reads, None) is not None
 
 
-class _LyingReader(FolderReader):
-    def __init__(self, store: LyingStore) -> None:
+class _CorruptingReader(FolderReader):
+    def __init__(self, store: CorruptingStore) -> None:
         super().__init__(store._root)
         self._store = store
 
@@ -63,10 +63,10 @@ class _LyingReader(FolderReader):
         take: PartConsumer,
         on_object: ObjectCallback | None = None,
     ) -> None:
-        lies = key.endswith(".safetensors") and self._store.lies_once_more()
+        corrupt = key.endswith(".safetensors") and self._store.next_is_corrupt()
 
         def damaged(piece: memoryview) -> None:
-            take(memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:])) if lies else piece)
+            take(memoryview(bytes([piece[0] ^ 1]) + bytes(piece[1:])) if corrupt else piece)
 
         super().read_range(key, start, length, version, damaged, on_object)
 
@@ -111,17 +111,17 @@ def test_correct_chunks_staged_before_a_crash_are_kept(bucket: tuple[Path, Manif
 def test_a_flipped_bit_on_the_way_is_read_again(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = bucket
     progress = Progress()
-    sync_of(LyingStore(folder, lies=2), tmp_path).bring(manifest.digest, NOW, progress)
+    sync_of(CorruptingStore(folder, corrupt_reads=2), tmp_path).bring(manifest.digest, NOW, progress)
     assert progress.retries == 2
     assert verify(Cache(tmp_path), "chat", manifest.digest) == []
 
 
-def test_a_store_that_keeps_lying_is_refused_and_nothing_is_there(
+def test_a_store_that_always_sends_corrupt_bytes_is_refused_and_nothing_is_stored(
     bucket: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     folder, manifest = bucket
-    sync = sync_of(LyingStore(folder, lies=10_000), tmp_path)
-    with pytest.raises(CorruptError, match="are not the manifest's"):
+    sync = sync_of(CorruptingStore(folder, corrupt_reads=10_000), tmp_path)
+    with pytest.raises(CorruptError, match="do not match the manifest"):
         sync.bring(manifest.digest, NOW)
     assert sync.cache.find("chat", manifest.digest) is None
     assert not list(tmp_path.glob("chat@*"))
@@ -195,12 +195,12 @@ def test_a_link_in_the_staging_folder_leads_no_byte_out_of_the_cache(
     staged = sync.cache.staging_of(manifest.digest)
     staged.mkdir(parents=True)
     (staged / "config.json").symlink_to(outside)
-    with pytest.raises(CacheError, match="no plain file"):
+    with pytest.raises(CacheError, match="not a regular file"):
         sync.bring(manifest.digest, NOW)
     assert outside.read_text() == "mine"
 
 
-def test_a_link_in_place_of_a_file_is_told_by_verify(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_file_is_reported_by_verify(bucket: tuple[Path, Manifest], tmp_path: Path) -> None:
     folder, manifest = bucket
     sync = sync_of(FolderStore(folder), tmp_path / "cache")
     found = sync.bring(manifest.digest, NOW)

@@ -42,12 +42,12 @@ def test_a_full_batch_pool_does_not_affect_the_online_pool(router: Router) -> No
         answers = [router.chat(headers=ONLINE) for _ in range(40)]
         assert {answer.status_code for answer in answers} == {200}
         assert {answer.headers["x-gpufleet-replica"] for answer in answers} == {"i-online"}
-        assert router.chat(headers=BATCH).json()["error"]["code"] == "queue_full", "batch alone is told to wait"
+        assert router.chat(headers=BATCH).json()["error"]["code"] == "queue_full", "only batch requests are refused"
         assert router.queued("nightly") == 6
         assert batch.does.running == 2
         batch.does.hold = False
         assert [one.result().status_code for one in stuck] == [200] * 8
-    assert _most_queued(router, "online") == 0, "nobody online ever waited"
+    assert _most_queued(router, "online") == 0, "no online request ever waited"
     assert _most_queued(router, "nightly") == 6
 
 
@@ -78,7 +78,7 @@ def test_batch_requests_yield_to_online_requests_in_a_shared_pool(router: Router
         finally:
             stop.set()
         done = sum(worker.result() for worker in workers)
-    assert done > 25, "batch went on between"
+    assert done > 25, "batch requests continued in between"
     waits = _waits(router, 25)
     assert statistics.median(waits["online"]) * 2 < statistics.median(waits["batch"]), waits
 

@@ -95,9 +95,9 @@ def test_a_retry_never_changes_the_version(router: Router) -> None:
     router.fleet.written = document(CHAT, CANARY)
     router.fleet.rules = _rules(100, PoolPolicy(hold_seconds=0))
     stable = router.add("i-1")
-    gone, left = router.add("i-2", "chat-canary"), router.add("i-3", "chat-canary")
+    lost, left = router.add("i-2", "chat-canary"), router.add("i-3", "chat-canary")
     router.ready()
-    gone.close()
+    lost.close()
     answers = [router.chat(headers={"x-user-id": f"u{n}"}) for n in range(20)]
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["x-gpufleet-replica"] for answer in answers} == {"i-3"}

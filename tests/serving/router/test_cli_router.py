@@ -29,12 +29,12 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(build(), ["router", *map(str, words)])
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(build(), ["router", *map(str, arguments)])
 
 
-def refused(*words: str | Path) -> AppError:
-    done = call(*words)
+def refused(*arguments: str | Path) -> AppError:
+    done = call(*arguments)
     assert isinstance(done.exception, AppError), done.output
     return done.exception
 
@@ -60,16 +60,16 @@ def test_a_canary_is_shown_planned_and_changed(fleet: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [(("101",), "less than or equal to 100"), (("5", "--pool", "nowhere"), "does not have the pool nowhere"),
      (("5", "--salt", "a b"), "match pattern")],
     ids=["share", "pool", "salt"],
 )  # fmt: skip
-def test_an_invalid_canary_is_refused(fleet: Path, words: tuple[str, ...], said: str) -> None:
-    given = words if "--pool" in words else (*words, "--pool", "chat-next")
+def test_an_invalid_canary_is_refused(fleet: Path, arguments: tuple[str, ...], message: str) -> None:
+    given = arguments if "--pool" in arguments else (*arguments, "--pool", "chat-next")
     error = refused("canary", "chat", *given, "--fleet", fleet, "--apply")
     assert error.code is ErrorCode.WRONG_USE
-    assert said in str(error)
+    assert message in str(error)
     assert not (fleet.parent / "router.json").exists()
 
 
@@ -128,8 +128,8 @@ def test_a_status_is_shown_with_its_problems(tmp_path: Path, problems: list[str]
     (tmp_path / "status.json").write_text(json.dumps(known))
     done = call("status", "--state", tmp_path)
     assert done.exit_code == (Exit.FOUND if problems else Exit.DONE)
-    for words in ("i-1", "10.0.0.1", "empty: 3 requests wait", *problems):
-        assert words in done.stdout
+    for text in ("i-1", "10.0.0.1", "empty: 3 requests wait", *problems):
+        assert text in done.stdout
     assert json.loads(call("status", "--state", tmp_path, "--json").stdout) == known
 
 

@@ -33,8 +33,8 @@ def test_many_streams_of_the_asynchronous_client_are_complete(steady: Router) ->
         ) as client:
             return await asyncio.gather(*(one(client, 10 * n) for n in range(1, 6)))
 
-    told = asyncio.run(all_of_them())
-    assert told == ["".join(f"{event} " for event in range(10 * n)) for n in range(1, 6)]
+    answer = asyncio.run(all_of_them())
+    assert answer == ["".join(f"{event} " for event in range(10 * n)) for n in range(1, 6)]
 
 
 def test_a_client_that_times_out_frees_its_replica(steady: Router) -> None:
@@ -48,7 +48,7 @@ def test_a_client_that_times_out_frees_its_replica(steady: Router) -> None:
             asked = [pool.submit(client.completions.create, model="chat", prompt="x") for _ in range(3)]
             assert {type(call.exception()) for call in asked} == {openai.APITimeoutError}
         # `option abortonclose`: the engine's connection closes, too
-        steady.until(lambda: _sessions(steady) == 0, "nobody waits any more")
+        steady.until(lambda: _sessions(steady) == 0, "no request waits")
     finally:
         does.hold = False
 
@@ -84,9 +84,11 @@ def test_protocol_upgrades_are_refused(steady: Router) -> None:
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\nUpgrade: h2c\r\n"
         b"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n"
     )
-    told = _raw(steady, head + BODY, b"completion_tokens")
-    assert told.startswith(b"HTTP/1.1 200 ")
-    assert "upgrade" not in steady.replicas["i-1"].does.seen[-1]["headers"], "an engine never hears of h2c"
+    answer = _raw(steady, head + BODY, b"completion_tokens")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert "upgrade" not in steady.replicas["i-1"].does.seen[-1]["headers"], (
+        "an engine never receives the h2c upgrade"
+    )
 
 
 def test_a_name_from_a_forwarded_header_is_removed(steady: Router) -> None:
@@ -118,9 +120,9 @@ def test_a_held_request_and_its_engine_get_each_header_once(router: Router) -> N
         answer = held.result()
     assert (answer.status_code, len(answer.headers.get_list("x-request-id"))) == (200, 1)
     assert _ours(answer) == [("pool", "chat"), ("reason", "override"), ("replica", "i-1")]
-    heard = [line.lower() for line in replica.does.seen[-1]["head"]]
+    received = [line.lower() for line in replica.does.seen[-1]["head"]]
     for name in ("x-gpufleet-pool:", "authorization:", "x-request-id:", "x-forwarded-for:"):
-        assert len([line for line in heard if line.startswith(name)]) == 1, heard
+        assert len([line for line in received if line.startswith(name)]) == 1, received
 
 
 def _ours(answer: httpx.Response) -> list[tuple[str, str]]:
@@ -159,8 +161,8 @@ def test_http_2_headers_that_http_1_would_misread_are_refused(
     before = steady.replicas["i-1"].does.requests
     fields = b"".join(b"\0" + bytes([len(n)]) + n.encode() + bytes([len(v)]) + v.encode() for n, v in headers)
     frames = _frame(4, 0, 0, b"") + _frame(1, 4, 1, fields) + _frame(0, 1, 1, BODY)
-    told = _raw(steady, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frames, b"completion_tokens", _REFUSED)
-    assert (b"completion_tokens" in told) is taken
+    answer = _raw(steady, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frames, b"completion_tokens", _REFUSED)
+    assert (b"completion_tokens" in answer) is taken
     assert steady.replicas["i-1"].does.requests == before + taken
 
 

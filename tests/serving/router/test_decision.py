@@ -107,7 +107,7 @@ def test_embeddings_have_a_pool_of_their_own(decided: Router) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "pool"), [("1", "chat-large"), ("1500", "chat-large"), ("600000", "chat")],
-    ids=["nobody-holds-it", "one-holds-it", "both-hold-it"],
+    ids=["no-replica-holds-it", "one-holds-it", "both-hold-it"],
 )  # fmt: skip
 def test_an_objective_selects_the_cheapest_pool_that_meets_it_or_the_fastest(
     measured: Router, objective: str, pool: str

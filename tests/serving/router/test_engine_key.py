@@ -48,11 +48,11 @@ def test_a_replica_with_another_key_is_excluded_and_clients_get_no_401(router: R
     router.ready()
     statuses: set[int] = set()
 
-    def rests() -> bool:
+    def is_excluded() -> bool:
         statuses.add(router.chat().status_code)
         return any(s.name == "i-old" and s.weight == 0 for s in router.controller.haproxy.admin.servers())
 
-    router.until(rests, "i-old rests")
+    router.until(is_excluded, "i-old is excluded")
     assert statuses <= {200, 502}
     assert 200 in {router.chat().status_code for _ in range(5)}
 
@@ -67,10 +67,10 @@ def test_a_router_that_cannot_read_the_key_uses_the_last_one_and_reports_it(tmp_
         router.add("i-1").does.key = OLD
         router.ready()
         assert router.chat().status_code == 200
-        said = router.controller.problems
-        router.until(lambda: "keeping the last good one" in said.get("engine key", ""), "it is said")
+        problems = router.controller.problems
+        router.until(lambda: "keeping the last good one" in problems.get("engine key", ""), "the problem is reported")
         fleet.key_error = ""
-        router.until(lambda: not said["engine key"], "it is well again")
+        router.until(lambda: not problems["engine key"], "it is well again")
 
 
 def test_only_a_valid_key_is_kept_for_the_next_router(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_only_a_valid_key_is_kept_for_the_next_router(tmp_path: Path) -> None:
 def test_the_key_has_its_own_secret_and_a_silent_store_is_not_read_every_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key"})
+    fleet_document = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key"})
     now, held, asked = 1000.0, dict[str, str](), list[str]()
 
     def read(place: str, _region: str) -> str:
@@ -104,23 +104,25 @@ def test_the_key_has_its_own_secret_and_a_silent_store_is_not_read_every_time(
     fleet = LiveFleet("file:///fleet.json", clock=lambda: now)
     for _ in range(3):
         with pytest.raises(OSError, match="engine-key: is not there"):
-            fleet.engine_key(told)
+            fleet.engine_key(fleet_document)
     assert len(asked) == 1
     now += KEY_AGAIN_S
     held["ssm:/gpu-fleet/test/engine-key"] = f"{OLD}\n"
-    assert fleet.engine_key(told) == OLD
+    assert fleet.engine_key(fleet_document) == OLD
     held["ssm:/gpu-fleet/test/engine-key"] = NEW
     now += 1e6
-    assert fleet.engine_key(told) == OLD, "it stays what it was when the router started"
+    assert fleet.engine_key(fleet_document) == OLD, "it stays what it was when the router started"
     held["ssm:/gpu-fleet/test/engine-key-2"] = NEW
-    assert fleet.engine_key(told.model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key-2"})) == NEW
+    assert (
+        fleet.engine_key(fleet_document.model_copy(update={"engine_key": "ssm:/gpu-fleet/test/engine-key-2"})) == NEW
+    )
 
 
 def test_another_secret_in_the_document_is_not_sent_to_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_fleet.secrets, "read", lambda *_: "xoxb-correct-horse-battery")
-    told = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
+    fleet_document = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
     with pytest.raises(OSError, match="slack-token: holds no engine key") as refused:
-        LiveFleet("file:///fleet.json").engine_key(told)
+        LiveFleet("file:///fleet.json").engine_key(fleet_document)
     assert "horse" not in str(refused.value)
 
 

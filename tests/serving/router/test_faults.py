@@ -29,23 +29,27 @@ def test_a_hung_engine_gets_no_requests(tmp_path: Path) -> None:
         router.add("i-2")
         router.ready()
         hung.does.hung = True
-        router.until(lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN, though its agent says up")
+        router.until(
+            lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN, though its agent reports up"
+        )
         assert {router.chat().headers["x-gpufleet-replica"] for _ in range(10)} == {"i-2"}
         hung.does.hung = False
         router.ready("i-1")
 
 
-def test_clients_of_a_machine_that_vanished_without_a_word_are_told_soon(tmp_path: Path) -> None:
+def test_clients_of_a_machine_that_vanished_get_an_error_soon(tmp_path: Path) -> None:
     with running(tmp_path, unreachable_limit=timedelta(seconds=1)) as router, ThreadPoolExecutor(1) as pool:
         router.fleet.written = document(CHAT)
-        gone, _ = router.add("i-1"), router.add("i-2")
+        lost, _ = router.add("i-1"), router.add("i-2")
         router.ready()
-        gone.does.hold = True
+        lost.does.hold = True
         waiting = None
-        while gone.does.running == 0:  # round robin: one request of two
+        while lost.does.running == 0:  # round robin: one request of two
             waiting = pool.submit(router.chat)
-            router.until(lambda waiting=waiting: waiting.done() or gone.does.running == 1, "somebody has it")
-        gone.vanish()
+            router.until(
+                lambda waiting=waiting: waiting.done() or lost.does.running == 1, "a replica received the request"
+            )
+        lost.vanish()
         assert {router.chat().status_code for _ in range(20)} == {200}, "the other one takes them"
         router.until(lambda: (router.server("i-1") or "").startswith("DOWN"), "i-1 is DOWN")
         assert waiting is not None
@@ -73,14 +77,14 @@ def test_when_all_replicas_fail_half_of_them_stay_in_use(router: Router) -> None
     for replica in replicas:
         replica.does.status = 500
 
-    def resting() -> list[str]:
+    def excluded() -> list[str]:
         router.chat()
         return [server.name for server in router.controller.haproxy.admin.servers() if server.weight == 0]
 
-    router.until(lambda: len(resting()) == 2, "two rest")
+    router.until(lambda: len(excluded()) == 2, "two are excluded")
     for _ in range(60):
-        assert len(resting()) <= 2
-    assert router.chat().status_code == 500, "somebody still answers"
+        assert len(excluded()) <= 2
+    assert router.chat().status_code == 500, "a replica still answers"
 
 
 def test_a_configuration_that_haproxy_refuses_changes_nothing_and_is_reported(router: Router) -> None:
@@ -93,7 +97,7 @@ def test_a_configuration_that_haproxy_refuses_changes_nothing_and_is_reported(ro
     networks = tuple(f"10.0.{n}.0/24" for n in range(100))
     router.fleet.rules = RouterPolicy(trusted_networks=networks, models={"gpt": ModelPolicy(default="chat")})
     router.until(lambda: bool(router.controller.problems.get("config")), "it is refused")
-    assert "too many words" in router.controller.problems["config"], "it says what HAProxy says"
+    assert "too many words" in router.controller.problems["config"], "the problem contains HAProxy's message"
     assert router.controller.paths.config.read_text() == before
     assert router.controller.haproxy.admin.ask("show map maps/models.map") == maps
     assert "gpt" not in (router.controller.paths.state / "maps/models.map").read_text()
@@ -117,7 +121,7 @@ def test_a_full_disk_and_a_bug_of_ours_do_not_end_the_endpoint(router: Router) -
             status.mkdir()
         except FileExistsError:
             status.unlink(missing_ok=True)
-    router.until(lambda: "show:" in router.controller.problems.get("pass", ""), "it is said")
+    router.until(lambda: "show:" in router.controller.problems.get("pass", ""), "the problem is reported")
     router.add("i-2")
     router.ready("i-2")
     assert router.chat().status_code == 200
@@ -136,10 +140,10 @@ def test_a_router_that_starts_without_its_document_uses_the_last_one(tmp_path: P
         router.ready()
         assert router.chat("gpt").status_code == 200
         problems = router.controller.problems
-        router.until(lambda: "keeping the last good one" in problems.get("document", ""), "it is said")
+        router.until(lambda: "keeping the last good one" in problems.get("document", ""), "the problem is reported")
 
 
-def test_a_router_that_starts_without_an_inventory_goes_on_with_the_last_replicas(tmp_path: Path) -> None:
+def test_a_router_that_starts_without_an_inventory_uses_the_last_replicas(tmp_path: Path) -> None:
     address = f"{NETWORK}.251.10"
     fleet = FakeFleet(written=document(CHAT), machines={"i-1": instance("i-1", address, "chat")})
     with Replica(address):
@@ -147,12 +151,12 @@ def test_a_router_that_starts_without_an_inventory_goes_on_with_the_last_replica
             first.ready("i-1")
             fleet.inventory_error = "RequestLimitExceeded"
             first.controller.haproxy.stop(0)
-            first.until(lambda: (first.server("i-1") or "").startswith("UP"), "HAProxy alone began anew")
+            first.until(lambda: (first.server("i-1") or "").startswith("UP"), "only HAProxy restarted")
             assert first.chat().status_code == 200
         with running(tmp_path, fleet) as second:
             assert second.chat().headers["x-gpufleet-replica"] == "i-1"
             problems = second.controller.problems
-            second.until(lambda: "RequestLimitExceeded" in problems.get("inventory", ""), "it is said")
+            second.until(lambda: "RequestLimitExceeded" in problems.get("inventory", ""), "the problem is reported")
             assert second.chat().headers["x-gpufleet-replica"] == "i-1"
             fleet.inventory_error = ""
             del fleet.machines["i-1"]
@@ -234,10 +238,10 @@ def test_an_expired_or_invalid_certificate_is_not_used(tmp_path: Path) -> None:
     own.prepare(ends - timedelta(days=40).total_seconds())
     assert (tmp_path / "router.pem").read_text() == first
     own.prepare(ends - timedelta(days=20).total_seconds())
-    assert (tmp_path / "router.pem").read_text() != first, "its own is made anew in time"
+    assert (tmp_path / "router.pem").read_text() != first, "its own certificate is renewed in time"
     bad = tmp_path / "bad.pem"
-    for text, words in (("nothing", "no private key"), ("PRIVATE KEY", "holds no certificate")):
+    for text, message in (("nothing", "no private key"), ("PRIVATE KEY", "holds no certificate")):
         bad.write_text(text)
-        with pytest.raises(CertificateError, match=words):
+        with pytest.raises(CertificateError, match=message):
             Certificate(str(bad), tmp_path).prepare(0)
     assert (tmp_path / "router.pem").stat().st_mode & 0o077 == 0

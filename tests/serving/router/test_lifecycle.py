@@ -42,7 +42,7 @@ def test_a_booting_instance_gets_no_requests_until_engine_and_agent_are_healthy(
     assert router.chat().status_code == 503
     replica.does.agent = "down"
     replica.__enter__()
-    router.until(lambda: "agent" in (router.server("i-1") or ""), "its agent said down")
+    router.until(lambda: "agent" in (router.server("i-1") or ""), "its agent reported down")
     assert router.chat().status_code == 503
     replica.does.agent = "up ready"
     router.ready("i-1")
@@ -122,7 +122,7 @@ def test_a_preempted_replica_drains_and_no_request_fails(router: Router) -> None
         router.until(lambda: router.sessions("i-1") == 0, "i-1 finished what it had")
         leaving.close()
         del router.fleet.machines["i-1"]
-        router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+        router.until(lambda: router.server("i-1") is None, "i-1 is removed")
     finally:
         end.set()
         for thread in threads:
@@ -183,7 +183,7 @@ def test_a_vanished_document_and_a_failing_inventory_change_nothing(router: Rout
     router.ready()
     router.fleet.document_error = "gone"
     router.fleet.inventory_error = "throttled"
-    router.until(lambda: sum(map(bool, router.controller.problems.values())) == 2, "both problems are said")
+    router.until(lambda: sum(map(bool, router.controller.problems.values())) == 2, "both problems are reported")
     assert router.chat().status_code == 200
     assert any("keeping the last good one" in line["error"] for line in router.log.of("problem"))
 

@@ -92,23 +92,23 @@ def test_another_address_is_another_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "patience"),
+    ("status", "is_kept"),
     [("UP", True), ("UP 1/3", True), ("DRAIN", False), ("DOWN", False), ("MAINT", False), ("DOWN (agent)", False)],
 )
-def test_only_healthy_servers_are_kept_when_the_inventory_briefly_omits_them(status: str, patience: bool) -> None:
+def test_only_healthy_servers_are_kept_when_the_inventory_briefly_omits_them(status: str, is_kept: bool) -> None:
     shown = [server("i-1", status=status)]
     changes, memory = plan([], shown, MembershipState(), rules=RULES, now=0)
-    assert bool(changes) is not patience
+    assert bool(changes) is not is_kept
     changes, _ = plan([], shown, memory, rules=RULES, now=0.5)
     assert changes, "half a second is enough: a change is to be in force within one"
 
 
 def test_a_removal_that_the_agent_undid_is_repeated() -> None:
-    gone = {"sessions": 1}
-    _, memory = plan([], [server("i-1", **gone)], MembershipState(), rules=RULES, now=0)
-    _, memory = plan([], [server("i-1", **gone)], memory, rules=RULES, now=1)
-    assert plan([], [server("i-1", status="MAINT", **gone)], memory, rules=RULES, now=2)[0] == ()
-    changes, _ = plan([], [server("i-1", status="UP", **gone)], memory, rules=RULES, now=3)
+    busy = {"sessions": 1}
+    _, memory = plan([], [server("i-1", **busy)], MembershipState(), rules=RULES, now=0)
+    _, memory = plan([], [server("i-1", **busy)], memory, rules=RULES, now=1)
+    assert plan([], [server("i-1", status="MAINT", **busy)], memory, rules=RULES, now=2)[0] == ()
+    changes, _ = plan([], [server("i-1", status="UP", **busy)], memory, rules=RULES, now=3)
     assert steps(changes) == [("leave", "pool_chat/i-1")]
 
 
@@ -140,7 +140,7 @@ def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool)
         ("L4TOUT", "L7OK", 99, 1, False),
         ("L7OK", "L4TOUT", 99, 1, False),
     ],
-    ids=["gone", "not-yet", "serves-nobody", "refuses", "hung-engine", "dead-agent", "dead-engine"],
+    ids=["gone", "not-yet", "serves-no-request", "refuses", "hung-engine", "dead-agent", "dead-engine"],
 )
 def test_requests_on_an_unreachable_machine_are_ended(
     agent: str, check: str, seconds: float, sessions: int, cut: bool
@@ -195,7 +195,7 @@ def test_an_invalid_answer_of_the_socket_is_an_error() -> None:
         parse_stat("Unknown command")
 
 
-BREAKER = BreakerRules(errors=5, share=0.5, window_s=10, rest_s=10, floor=0.5)
+BREAKER = BreakerRules(errors=5, share=0.5, window_s=10, exclusion_s=10, floor=0.5)
 
 
 def test_a_failing_replica_is_excluded_longer_each_time() -> None:
@@ -208,18 +208,18 @@ def test_a_failing_replica_is_excluded_longer_each_time() -> None:
     changes, memory = judge([server("i-1", total=8, errors=8), good], memory, BREAKER, 11)
     assert [c.percent for c in changes] == [100]
     changes, memory = judge([server("i-1", total=16, errors=16), good], memory, BREAKER, 12)
-    assert "rests 20 s" in changes[0].why
+    assert "excluded for 20 s" in changes[0].why
 
 
 @pytest.mark.parametrize(
-    ("total", "errors", "rests"),
+    ("total", "errors", "is_excluded"),
     [(100, 49, False), (100, 50, True), (4, 4, False), (5, 5, True), (0, 0, False)],
     ids=["few", "half", "too-few", "all", "nothing"],
 )
-def test_when_errors_count(total: int, errors: int, rests: bool) -> None:
+def test_when_errors_count(total: int, errors: int, is_excluded: bool) -> None:
     _, memory = judge([server("i-1"), server("i-2")], BreakerMemory(), BREAKER, 0)
     changes, _ = judge([server("i-1", total=total, errors=errors), server("i-2")], memory, BREAKER, 1)
-    assert bool(changes) is rests
+    assert bool(changes) is is_excluded
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
@@ -228,7 +228,7 @@ def test_a_client_that_crashes_handlers_never_excludes_more_than_half_of_a_pool(
     _, memory = judge(start, BreakerMemory(), BREAKER, 0)
     bad = [server(f"i-{n}", total=count, errors=count) for n, count in enumerate(errors)]
     _, memory = judge(bad, memory, BREAKER, 1)
-    assert len(memory.resting) <= len(errors) / 2
+    assert len(memory.excluded) <= len(errors) / 2
 
 
 def test_a_new_controller_includes_replicas_that_the_last_one_excluded() -> None:

@@ -100,7 +100,7 @@ def test_lost_counters_restart_at_zero_and_the_router_continues(log: Path, text:
     append(log, line(), line())
     (log.parent / "meter.json").write_text(text)
     counted = meter(log)
-    assert "is of no use" in counted.lost
+    assert "cannot be read" in counted.lost
     assert counted.read() == 0
     append(log, line())
     assert counted.read() == 1
@@ -169,7 +169,7 @@ def test_the_page_has_cumulative_histograms(log: Path) -> None:
     counted = meter(log)
     counted.read()
     page = metrics(
-        counted, RouterSnapshot(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, resting={"chat": 0})
+        counted, RouterSnapshot(held={"chat": 2}, ready={"chat": 1}, known={"chat": 3}, excluded={"chat": 0})
     )
     buckets = "gpufleet_router_answer_seconds_bucket"
     assert [value(page, buckets, pool="chat", le=bound) for bound in ("0.05", "0.1", "+Inf")] == [0, 2, 3]

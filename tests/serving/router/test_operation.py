@@ -81,10 +81,10 @@ def test_a_client_library_understands_every_refusal(router: Router) -> None:
         named = client.chat.completions.create(model="chat", messages=large, extra_headers={"x-model": "chat"})
         assert named.choices
         for kind, status, code, key, changed in refusals:
-            told = _refusal(client.with_options(api_key=key), {"model": "chat", "messages": []} | changed)
-            assert (type(told), told.status_code, told.code) == (kind, status, code)
-            assert told.request_id
-            assert ("retry-after" in told.response.headers) == (status in (429, 503))
+            refusal = _refusal(client.with_options(api_key=key), {"model": "chat", "messages": []} | changed)
+            assert (type(refusal), refusal.status_code, refusal.code) == (kind, status, code)
+            assert refusal.request_id
+            assert ("retry-after" in refusal.response.headers) == (status in (429, 503))
 
 
 def _refusal(client: openai.OpenAI, asked: dict[str, Any]) -> openai.APIStatusError:
@@ -155,7 +155,7 @@ def test_prompts_and_keys_are_never_written_to_files(router: Router) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "headers",
     [
         pytest.param([], id="nothing"),
         pytest.param([("Authorization", "Bearer sk-client")], id="a key"),
@@ -164,10 +164,10 @@ def test_prompts_and_keys_are_never_written_to_files(router: Router) -> None:
     ],
 )
 def test_engines_receive_the_routers_key_and_never_the_clients_key(
-    steady: Router, said: list[tuple[str, str]]
+    steady: Router, headers: list[tuple[str, str]]
 ) -> None:
     body = {"model": "chat", "messages": [{"role": "user", "content": "hello"}]}
-    answer = steady.client.post(f"{steady.url}/v1/chat/completions", json=body, headers=said)
+    answer = steady.client.post(f"{steady.url}/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200
     assert steady.replicas["i-1"].does.seen[-1]["headers"]["authorization"] == f"Bearer {steady.fleet.key}"
 
@@ -177,7 +177,7 @@ def test_a_policy_that_haproxy_or_the_fleet_refuses_changes_nothing(router: Rout
     router.add("i-1")
     router.ready()
     router.fleet.rules = RouterPolicy(models={"chat": ModelPolicy(default="nowhere")})
-    router.until(lambda: bool(router.controller.problems.get("policy")), "the stranger is said")
+    router.until(lambda: bool(router.controller.problems.get("policy")), "the unknown pool is reported")
     assert "nowhere" in router.controller.problems["policy"]
     assert router.chat().status_code == 200
     page = router.client.get(router.url.replace(":8080", ":8404") + "/router/metrics").text
@@ -332,7 +332,9 @@ def test_a_tls_certificate_is_renewed_without_interruption(tmp_path: Path) -> No
             assert client.post(f"{url}/v1/chat/completions", json=body).status_code == 200
         assert replica.does.requests == 2
         certificate.write_text("no certificate")
-        router.until(lambda: bool(router.controller.problems.get("certificate")), "the bad one is said")
+        router.until(
+            lambda: bool(router.controller.problems.get("certificate")), "the invalid certificate is reported"
+        )
         assert _served_name(host, int(port)) == "second"
 
 

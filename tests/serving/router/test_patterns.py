@@ -14,7 +14,7 @@ from serving.router.rules import frontend
 from serving.router.settings import RouterSettings
 from serving.router.topology import PoolEntry, Topology
 
-WORDS = st.sampled_from(
+TEXTS = st.sampled_from(
     [
         "",
         "model",
@@ -27,23 +27,23 @@ WORDS = st.sampled_from(
         "x" * 40,
     ]
 )
-SCALARS = st.one_of(WORDS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
-VALUES = st.one_of(SCALARS, st.dictionaries(WORDS, SCALARS, max_size=2), st.lists(SCALARS, max_size=2))
+SCALARS = st.one_of(TEXTS, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+VALUES = st.one_of(SCALARS, st.dictionaries(TEXTS, SCALARS, max_size=2), st.lists(SCALARS, max_size=2))
 MESSAGES = st.lists(
-    st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": VALUES}, optional={"name": WORDS}),
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": VALUES}, optional={"name": TEXTS}),
     max_size=3,
 )
 BODIES = st.tuples(
-    st.lists(st.tuples(WORDS, VALUES), max_size=3),
+    st.lists(st.tuples(TEXTS, VALUES), max_size=3),
     st.permutations([("model", "chat"), ("messages", None), ("prompt", None)]),
     MESSAGES,
-    st.lists(st.tuples(WORDS, VALUES), max_size=2),
+    st.lists(st.tuples(TEXTS, VALUES), max_size=2),
 )
 
 
 def _taken(pattern: str, text: str) -> tuple[str, ...]:
     found = re.match(pattern.encode(), text.encode())
-    assert found, "it matches every text: else HAProxy would go on with all of the body"
+    assert found, "it matches every text: else HAProxy would use the whole body"
     assert found.end() == len(text.encode())
     return tuple((group or b"").decode() for group in found.groups())
 
@@ -145,7 +145,7 @@ def test_a_request_with_relevant_headers_never_takes_the_shortcut(required: bool
     policy = RouterPolicy(require_key=required, models={"chat": ModelPolicy(by_cost=("chat", "large"))})
     text = frontend(topology, policy, RouterSettings())
     short, _, later = text.partition("    http-request allow if")
-    plain = re.search(r"acl no_more_said req\.hdr_names -m reg '(.*)'", short)
+    plain = re.search(r"acl no_special_headers req\.hdr_names -m reg '(.*)'", short)
     assert plain, text
     read = set(re.findall(r"req\.f?hdr(?:_val)?\(([a-z-]+)", later.partition("use_backend")[0]))
     removed = {name.lower() for name in re.findall(r"del-header (\S+)", text)}

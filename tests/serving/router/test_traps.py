@@ -59,9 +59,9 @@ def test_a_failing_replica_is_excluded_and_its_errors_reach_clients(router: Rout
 
 def test_refused_connections_are_tried_elsewhere(router: Router) -> None:
     router.fleet.written = document(CHAT)
-    gone, _ = router.add("i-1"), router.add("i-2")
+    lost, _ = router.add("i-1"), router.add("i-2")
     router.ready()
-    gone.close()
+    lost.close()
     assert {router.chat().status_code for _ in range(20)} == {200}
 
 
@@ -99,10 +99,12 @@ def test_a_machine_that_left_the_inventory_ends_its_streams(router: Router) -> N
     stream.start()
     router.until(lambda: replica.does.running == 1, "the stream runs")
     del router.fleet.machines["i-1"]
-    router.until(lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 leaves, though its agent says ready")
+    router.until(
+        lambda: (router.server("i-1") or "").startswith("MAINT"), "i-1 leaves, though its agent reports ready"
+    )
     stream.join(60)
     assert arrived == [40]
-    router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+    router.until(lambda: router.server("i-1") is None, "i-1 is removed")
 
 
 def test_a_responding_agent_cannot_restore_a_machine_that_is_being_removed(router: Router) -> None:
@@ -127,7 +129,7 @@ def test_a_responding_agent_cannot_restore_a_machine_that_is_being_removed(route
         assert served == {"i-2"}
         leaving.does.hold = False
         assert running.result().headers["x-gpufleet-replica"] == "i-1"
-    router.until(lambda: router.server("i-1") is None, "i-1 is no server any more")
+    router.until(lambda: router.server("i-1") is None, "i-1 is removed")
 
 
 def test_an_agent_must_send_up_and_ready_for_its_replica_to_return(router: Router) -> None:
@@ -137,8 +139,8 @@ def test_an_agent_must_send_up_and_ready_for_its_replica_to_return(router: Route
     for trouble, half in (("down", "ready"), ("drain", "up")):
         for word in (trouble, half):
             replica.does.agent = word
-            heard = replica.does.agent_checks + 5
-            router.until(lambda heard=heard: replica.does.agent_checks >= heard, f"the agent said {word}")
+            checks = replica.does.agent_checks + 5
+            router.until(lambda checks=checks: replica.does.agent_checks >= checks, f"the agent reported {word}")
             assert not (router.server("i-1") or "").startswith("UP"), f"after {trouble}, {word}"
         replica.does.agent = "up ready"
         router.ready()
@@ -211,7 +213,7 @@ def test_prompts_stay_on_a_replica_within_the_load_limit(router: Router) -> None
     router.ready()
     for prompt in range(12):
         asked = {_replica_of(router, f"{prompt} {LONG}", f"question {n}") for n in range(4)}
-        assert len(asked) == 1, "a conversation that goes on stays where its cache is"
+        assert len(asked) == 1, "a conversation that continues stays where its cache is"
     before = [replica.does.requests for replica in replicas]
     assert sum(count > 0 for count in before) >= 2
     for replica in replicas:

@@ -107,18 +107,18 @@ def test_a_roofline_does_not_override_measurements_that_miss_the_objective() -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "reason"),
     [
         pytest.param("g4dn.xlarge", "too little", id="16 GB"),
         pytest.param("p4d.24xlarge", "no FP8", id="A100 in FP8"),
     ],
 )
-def test_an_unsuitable_machine_gives_the_reason(name: str, says: str) -> None:
+def test_an_unsuitable_machine_gives_the_reason(name: str, reason: str) -> None:
     model, heavy = model_of(LLAMA_8B)
     demand = SizingDemand(
         traffic=Traffic(input_tokens=1000, output_tokens=200), requests_per_s=1, weights_fp8=name.startswith("p4")
     )
-    assert says in str(ability(model, heavy, catalogue.machine(Cloud.AWS, name), demand))
+    assert reason in str(ability(model, heavy, catalogue.machine(Cloud.AWS, name), demand))
 
 
 def test_more_load_gives_slower_tokens_and_higher_throughput() -> None:
@@ -213,8 +213,8 @@ def _headers_only(folder: Path, config: dict[str, Any], size: int) -> Path:
 
 def test_the_command_names_prices_speeds_and_what_is_unknown(tmp_path: Path) -> None:
     folder = _headers_only(tmp_path / "8b", CONFIGS[LLAMA_8B], WEIGHTS[LLAMA_8B][0])
-    words = ["choose", str(folder), "--rps", "5", "--input", "1000", "--output", "200", "--itl", "0.06", "--json"]
-    done = CliRunner().invoke(build("choose"), [*words, "--cloud", "aws"])
+    arguments = ["choose", str(folder), "--rps", "5", "--input", "1000", "--output", "200", "--itl", "0.06", "--json"]
+    done = CliRunner().invoke(build("choose"), [*arguments, "--cloud", "aws"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     costs = [float(row["usd_per_million_tokens"]) for row in found["options"]]
@@ -229,7 +229,7 @@ def test_the_command_names_prices_speeds_and_what_is_unknown(tmp_path: Path) -> 
 
 def test_the_command_reports_when_no_machine_suffices(tmp_path: Path) -> None:
     folder = _headers_only(tmp_path / "8b", CONFIGS[LLAMA_8B], WEIGHTS[LLAMA_8B][0])
-    words = ["choose", str(folder), "--rps", "1", "--input", "1000", "--output", "200", "--itl", "0.0001"]
-    done = CliRunner().invoke(build("choose"), words)
+    arguments = ["choose", str(folder), "--rps", "1", "--input", "1000", "--output", "200", "--itl", "0.0001"]
+    done = CliRunner().invoke(build("choose"), arguments)
     assert done.exit_code == 3
     assert "latency is over the objective" in done.stderr

@@ -36,10 +36,10 @@ def test_which_decoding_features_vllm_supports_for_a_model(
     found = speculation(model)
     assert (found.method, found.tokens) == (method, tokens)
     assert found.reason
-    said = found.config()
-    assert (said is None) is (method is None)
-    if said is not None:
-        assert json.loads(said) | {"method": method, "num_speculative_tokens": tokens} == json.loads(said)
+    text = found.config()
+    assert (text is None) is (method is None)
+    if text is not None:
+        assert json.loads(text) | {"method": method, "num_speculative_tokens": tokens} == json.loads(text)
 
 
 def _sized(config: Any, **request: bool) -> Fit:

@@ -179,7 +179,7 @@ def test_an_encoder_has_no_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         pytest.param({"hidden_size": 1}, "model_type", id="no family"),
         pytest.param({**LLAMA_8B, "model_type": "novel_attention"}, "novel_attention", id="an unknown family"),
@@ -209,8 +209,8 @@ def test_an_encoder_has_no_cache() -> None:
         ),
     ],
 )
-def test_what_is_not_known_is_refused(config: dict[str, Any], says: str) -> None:
-    with pytest.raises(SizingError, match=says):
+def test_what_is_not_known_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(SizingError, match=message):
         families.read(config)
 
 
@@ -330,9 +330,9 @@ def test_a_context_above_the_models_maximum_is_refused() -> None:
         # values that are often wrong: INT8 or sparse figures instead of dense FP8 or 16-bit ones
         pytest.param("A100-80GB", None, 312, id="A100 has no FP8; 624 is INT8"),
         pytest.param("L4", 242.5, 121, id="L4: 121 is not its FP8, 485 is sparse"),
-        pytest.param("H100-80GB", 1979, 989.5, id="H100: 1,979 is no 16-bit figure, 3,958 is sparse"),
+        pytest.param("H100-80GB", 1979, 989.5, id="H100: 1,979 is not a 16-bit figure, 3,958 is sparse"),
         pytest.param("L40S", 733, 362.05, id="L40S: 1,466 is sparse"),
-        pytest.param("A10G", None, 70, id="A10G is no A10 (125)"),
+        pytest.param("A10G", None, 70, id="an A10G is not an A10 (125)"),
         pytest.param("T4", None, 65, id="T4"),
     ],
 )
@@ -374,8 +374,8 @@ def group(kind: str, bits: int) -> dict[str, Any]:
 def test_number_formats_of_quantization_libraries_are_read(
     config: dict[str, Any], gpu: str, refused: str | None
 ) -> None:
-    said = refusal(families.read(config), catalogue.gpu(gpu), FitRequest(context=1))
-    assert said is None if refused is None else refused in str(said)
+    reason = refusal(families.read(config), catalogue.gpu(gpu), FitRequest(context=1))
+    assert reason is None if refused is None else refused in str(reason)
 
 
 def test_refusals_name_the_gpu() -> None:
