@@ -30,13 +30,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="the cloud of the demo")
     parser.add_argument(
-        "--engine", default=cast.SIMULATED.engine.value, help="what serves the pool chat: simulated, vllm"
+        "--engine", default=cast.SIMULATED.engine.value, help="the engine of the pool chat: simulated or vllm"
     )
     parser.add_argument(
         "--control",
         choices=("processes", "machine"),
         default="processes",
-        help="machine: a control host that is a machine of the cloud, too, is lost and replaced in the middle",
+        help="machine: the control host is an emulated machine, which is lost and replaced during the demo",
     )
     parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
     options = parser.parse_args(arguments)
@@ -74,7 +74,7 @@ def _play(stage: Stage, folders: Folders) -> int:
         if stage.cast.engine is cast.Engine.VLLM:
             cast.prepare(stage.note)
             stage.settings = cast.write_settings(folders, stack_of(stage.cloud))
-            stage.note("chat is served by real vLLM on the CPU, two replicas of it; batch stays simulated")
+            stage.note("two replicas of real vLLM on the CPU serve chat; batch stays simulated")
         run_story(stage)
         farewell(stage)
         code = 0
@@ -92,7 +92,7 @@ def _play(stage: Stage, folders: Folders) -> int:
 
 def _clear_earlier(stage: Stage, folders: Folders) -> None:
     if _left(folders):
-        stage.note("an embedded cloud of this clone still runs (a demo that was killed?): it ends first")
+        stage.note("an embedded cloud of this clone still runs (a demo that was killed?): it is stopped first")
         stage.end_cloud()
 
 
@@ -106,7 +106,7 @@ def _clean_up(stage: Stage, folders: Folders) -> None:
     try:
         stage.end_cloud()
     except StoryError as error:
-        print(red(f"demo: {error}; `gpufleet local down` ends the rest"), file=sys.stderr)
+        print(red(f"demo: {error}; run `gpufleet local down` to stop what is left"), file=sys.stderr)
 
 
 def _left(folders: Folders) -> bool:

@@ -76,7 +76,7 @@ def prepare(note: Callable[[str], None], memory: Path = Path("/proc/meminfo")) -
     if available is not None and available < NEEDED_GIB:
         raise CastError(
             f"{available:.1f} GiB of memory are free and real vLLM needs {NEEDED_GIB:.0f}: "
-            "end something else, or take ENGINE=simulated"
+            "free memory, or use ENGINE=simulated"
         )
     try:
         install(note)

@@ -72,11 +72,13 @@ class Traces:
 
 def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
     """Make one, give it something to remember, end it, have another made. Raises StoryError when anything is lost."""
-    stage.title("The control host as a machine of its own: made by pulumi up, lost, replaced; its volume remembers")
+    stage.title(
+        "The control host as its own machine: created by pulumi up, lost and replaced; its volume keeps the data"
+    )
     failed, fleet = traffic.counted().failed, _gpu_instances()
     made = stage.run("gpufleet", "bundle", "--no-dependencies", "--json").json()
     stage.settings = write_settings(stage, made["sha256"])
-    stage.note("the settings of before and `control:`, with that bundle as its software")
+    stage.note("the same settings plus `control:`, with that bundle as its software")
     _up(stage)
     first = _wait_until_well(stage)
     traces = _leave_traces(stage, first)
@@ -86,9 +88,9 @@ def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
     _find_traces(stage, second, traces)
     stage.fact("control_hosts", [first.address, second.address])
     if changed := fleet ^ _gpu_instances():
-        raise StoryError(f"GPU instances came or went while the control host was replaced: {sorted(changed)}")
+        raise StoryError(f"GPU instances changed while the control host was replaced: {sorted(changed)}")
     lost = traffic.counted().failed - failed
-    stage.fact("failed_meanwhile", lost, f"GPU instances were left alone; requests that failed meanwhile: {lost}")
+    stage.fact("failed_meanwhile", lost, f"GPU instances did not change; requests that failed meanwhile: {lost}")
 
 
 def with_control(settings: dict[str, Any], cloud: Cloud, sha256: str) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def write_settings(stage: Stage, sha256: str) -> tuple[str, ...]:
 
 def unprotect(stage: Stage) -> None:
     """Remove the protection of the volume with the ledger, so that `pulumi destroy` deletes it."""
-    stage.note("the control host's volume is protected from `pulumi destroy`; here it may go")
+    stage.note("the control host's volume is protected from `pulumi destroy`; the demo removes the protection")
     stage.run("pulumi", "state", "unprotect", "--all", "--yes", hide=UNCHANGED)
 
 
@@ -143,10 +145,10 @@ def _wait_until_well(stage: Stage) -> Host:
         done = host.ask(stage, "host", "check", codes=(0, 1, 3))
         return None if done.code == 0 else str(done.stdout)
 
-    stage.wait("all services of the control host are well", wrong, stage.cast.wait_s)
+    stage.wait("all services of the control host are healthy", wrong, stage.cast.wait_s)
     host = _found(stage)
     if host is None:
-        raise StoryError("the control host was well and is gone")
+        raise StoryError("the control host disappeared after it was healthy")
     stage.note(f"{host.id} in {host.zone}, {host.address}; on it:")
     host.run(stage, "host", "check")
     return host
@@ -172,20 +174,20 @@ def _find_traces(stage: Stage, host: Host, traces: Traces) -> None:
     host.run(stage, "status")
     brakes = str(host.ask(stage, "status", "--json").json())
     if REASON not in brakes:
-        raise StoryError(f"the ledger of the new control host does not know the brake {REASON!r}")
-    stage.fact("brake_kept", True, "its ledger knows the pause")
+        raise StoryError(f"the ledger of the new control host lacks the brake {REASON!r}")
+    stage.fact("brake_kept", True, "its ledger has the pause")
     known = observe.get_json(f"http://{host.address}:9093/api/v2/silence/{traces.silence}")
     if known is None or known["status"]["state"] != "active":
-        raise StoryError(f"Alertmanager of the new control host does not know the silence {traces.silence}: {known}")
-    stage.fact("silence_kept", True, "its Alertmanager knows the silence")
+        raise StoryError(f"Alertmanager of the new control host lacks the silence {traces.silence}: {known}")
+    stage.fact("silence_kept", True, "its Alertmanager has the silence")
     if left := traces.serving - _serving(host, traces.at)[1]:
         raise StoryError(f"Prometheus of the new control host has lost its samples of {sorted(left)}")
-    stage.fact("samples_kept", True, f"its Prometheus has the samples of before, of {len(traces.serving)} engines")
+    stage.fact("samples_kept", True, f"its Prometheus has the earlier samples of {len(traces.serving)} engines")
     _chat(stage, host, "its router answers a chat request")
 
 
 def _end(stage: Stage, host: Host) -> None:
-    stage.note(f"{host.id} is terminated through the cloud's API, as when its hardware dies")
+    stage.note(f"{host.id} is terminated through the cloud's API, as in a hardware failure")
     if stage.cloud is Cloud.AWS:
         import boto3
 
@@ -197,7 +199,7 @@ def _end(stage: Stage, host: Host) -> None:
 
         GoogleCalls(PROJECT).finish("instances", "delete", zone=host.zone, instance=host.id)
     stage.wait(
-        "it is gone", lambda: f"{host.id} still runs" if _found(stage) is not None else None, stage.cast.wait_s
+        "it is terminated", lambda: f"{host.id} still runs" if _found(stage) is not None else None, stage.cast.wait_s
     )
 
 

@@ -61,4 +61,4 @@ def _served(engine: dict[str, Any], counter: str) -> int:
 
 def _same(what: str, ours: Decimal, theirs: Decimal) -> None:
     if abs(ours - theirs) > CENT_PARTS:
-        raise ValueError(f"{what}: {ours} USD by hand, {theirs} in the report")
+        raise ValueError(f"{what}: {ours} USD recomputed, {theirs} in the report")

@@ -121,7 +121,7 @@ class Stage:
         missing = look()
         while missing is not None:
             if time.monotonic() - began > limit_s:
-                raise StoryError(f"{what}: not after {limit_s:.0f} s; {missing}")
+                raise StoryError(f"{what}: not within {limit_s:.0f} s; {missing}")
             time.sleep(POLL_S)
             missing = look()
         return time.monotonic() - began

@@ -62,7 +62,7 @@ def _bring_up(stage: Stage) -> None:
 
 def _provision(stage: Stage) -> None:
     stack = stack_of(stage.cloud)
-    stage.title(f"pulumi up: the real engine runs the program of production with the settings of {stack}")
+    stage.title(f"pulumi up: the real engine runs the production program with the settings of {stack}")
     done = stage.run(
         "pulumi",
         "up",
@@ -150,7 +150,7 @@ def _requests(stage: Stage) -> dict[str, int]:
 
 
 def _preempt(stage: Stage, traffic: Traffic) -> None:
-    stage.title("A spot instance is taken: drained by its agent, replaced by on-demand, given back when spot returns")
+    stage.title("Spot loss: the instance drains, on-demand replaces it and is terminated when spot returns")
     stage.run("gpufleet", "watch", "spot", codes=(0, 3))
     stage.note("a policy acts only after an operator has seen a dry run of it: that was one")
     failed = traffic.counted().failed
@@ -160,11 +160,11 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
     with observe.phases_of(next(one for one in there if one["id"] == instance)) as phases:
         _watch_spot_until(stage, "it has drained and on-demand replaces it", lambda: _replaced(instance))
     stage.fact("preempted", instance)
-    stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then gone")
+    stage.fact("preempted_phases", phases, f"{instance} was {', then '.join(phases)}, then terminated")
     stage.fact("fallback", [one["id"] for one in _on_demand()], "on-demand replaces missing spot")
     stage.run("gpufleet", "local", "restore")
-    _watch_spot_until(stage, "spot is back and on-demand was given back", lambda: _fallback_over(stage))
-    stage.fact("fallback_left", len(_on_demand()), "spot is ready again, on-demand was drained and given back")
+    _watch_spot_until(stage, "spot is available again and on-demand is terminated", lambda: _fallback_over(stage))
+    stage.fact("fallback_left", len(_on_demand()), "spot is ready again, on-demand was drained and terminated")
     lost = traffic.counted().failed - failed
     stage.fact("failed_during_preemption", lost, f"requests that failed meanwhile: {lost}")
     if lost:
@@ -173,7 +173,7 @@ def _preempt(stage: Stage, traffic: Traffic) -> None:
 
 def _watch_spot_until(stage: Stage, what: str, look_for: Callable[[], str | None]) -> None:
     stage.run("gpufleet", "watch", "spot", "--apply", codes=(0, 3))
-    stage.note("the same again and again, as cron would; what it does is shown")
+    stage.note("repeats this command as cron does and shows its actions")
 
     def again() -> str | None:
         missing = look_for()
@@ -191,7 +191,7 @@ def _print_actions(stage: Stage, done: Done) -> None:
 
 
 def _still_there(instance: str) -> str | None:
-    return f"{instance} is still there" if any(one["id"] == instance for one in observe.instances()) else None
+    return f"{instance} still runs" if any(one["id"] == instance for one in observe.instances()) else None
 
 
 def _on_demand() -> list[dict[str, Any]]:
@@ -199,7 +199,7 @@ def _on_demand() -> list[dict[str, Any]]:
 
 
 def _replaced(instance: str) -> str | None:
-    """Whether the preempted instance is gone and on-demand is ready."""
+    """Whether the preempted instance is terminated and on-demand is ready."""
     phases = [(observe.agent_status(one) or {}).get("phase") for one in _on_demand()]
     if "ready" in phases:
         return _still_there(instance)
@@ -243,7 +243,7 @@ def _end_idle(stage: Stage) -> None:
     stage.fact("silenced", silenced)
     stage.fact("silenced_reason", reasons.get(silenced), f"{silenced} was kept: {reasons.get(silenced)}")
     stage.fact("batch_desired", [size, sum(observe.groups("batch").values())])
-    stage.fact("chat_after_idle", len(observe.instances("chat")), "chat was left alone")
+    stage.fact("chat_after_idle", len(observe.instances("chat")), "chat was not changed")
     messages = observe.slack_messages_about(other)
     stage.fact("slack_about_idle", len(messages))
     for message in messages[:2]:
@@ -306,13 +306,13 @@ def _report(stage: Stage) -> None:
 
 def _check_dashboards(stage: Stage) -> None:
     """Every query of the dashboards, asked of the real Prometheus of this fleet. Raises StoryError."""
-    stage.wait("the dashboards find what they draw", lambda: _undrawn(_queries(stage)), stage.cast.wait_s)
+    stage.wait("all queries of the dashboards return data", lambda: _undrawn(_queries(stage)), stage.cast.wait_s)
     stage.run("gpufleet", "monitoring", "check", codes=(0, 3))
     asked = _queries(stage)
     empty = [one["query"] for one in asked if not one["series"]]
-    later = f" but dollars per hour, available from {LEAST_COVERED.total_seconds() / 60:.0f} minutes of facts on"
+    later = f" except USD per hour, which needs {LEAST_COVERED.total_seconds() / 60:.0f} minutes of data"
     stage.fact("dashboard_queries", len(asked))
-    stage.fact("empty_queries", empty, f"the dashboards draw everything{later if empty else ''}")
+    stage.fact("empty_queries", empty, f"all panels of the dashboards have data{later if empty else ''}")
 
 
 def _queries(stage: Stage) -> list[dict[str, Any]]:
@@ -324,12 +324,12 @@ def _undrawn(asked: Sequence[Mapping[str, Any]]) -> str | None:
     empty = [
         f"{one['dashboard']}: {one['panel']}" for one in asked if not one["series"] and DOLLARS not in one["query"]
     ]
-    return f"nothing for {', '.join(empty)}" if empty else None
+    return f"no data for {', '.join(empty)}" if empty else None
 
 
 def farewell(stage: Stage) -> None:
-    """The last step: everything goes."""
-    stage.title("The end: watchdogs paused, pulumi destroy, the embedded cloud down")
+    """The last step: remove everything."""
+    stage.title("Shutdown: watchdogs paused, pulumi destroy, the embedded cloud down")
     stage.run("gpufleet", "pause", "all", "--reason", "the demo is over", "--for", "1h")
     if stage.replaces_control_host:
         control_host.unprotect(stage)

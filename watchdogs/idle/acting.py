@@ -198,7 +198,7 @@ class IdleActor:
             )
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._over(decision, "it is gone already")
+            return self._over(decision, "it is already terminated")
         if (held := self._executor.blocked(decision, instance, drains=True)) is not None:
             return held
         if instance.group is None:
@@ -242,7 +242,7 @@ class IdleActor:
         now = ports.clock.now()
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._over(decision, "it is gone already")
+            return self._over(decision, "it is already terminated")
         if instance.group is None:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         drains = is_our_drain(ports.agents.statuses([instance]).get(instance.id))

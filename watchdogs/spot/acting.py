@@ -256,7 +256,7 @@ class SpotActor:
     def _begin(self, decision: Decision) -> Drain | Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.cancelled(decision, "it is gone already")
+            return self._executor.cancelled(decision, "it is already terminated")
         if (held := self._executor.blocked(decision, instance)) is not None:
             return held
         status = self._ports.agents.statuses([instance]).get(instance.id)
@@ -268,7 +268,7 @@ class SpotActor:
     def _end(self, decision: Decision) -> Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
-            return self._executor.cancelled(decision, "it is gone already")
+            return self._executor.cancelled(decision, "it is already terminated")
         if instance.id in leaving(self._ports, [instance]):
             return self._executor.cancelled(decision, "its group is ending it already")
         if (held := self._executor.blocked(decision, instance)) is not None:

@@ -68,19 +68,21 @@ class ApiFaults:
 
 
 def read(body: dict[str, Any]) -> ApiFault:
-    """From the control API's JSON. Raises ValueError that says what is wrong."""
+    """Parse the JSON body of the admin API. Raises ValueError with the field and the expected value."""
     service, operation = body.get("service"), body.get("operation", "*")
     code, status = body.get("code", "RequestLimitExceeded"), body.get("status", 503)
     times, skip = body.get("times", 1), body.get("skip", 0)
     if not isinstance(service, str) or not service:
-        raise ValueError('give a service, like {"service": "ec2", "operation": "DescribeInstances", "times": 1}')
+        raise ValueError(
+            'service: not set; send for example {"service": "ec2", "operation": "DescribeInstances", "times": 1}'
+        )
     message = body.get("message", "")
     if not isinstance(operation, str) or not isinstance(code, str) or not isinstance(message, str):
-        raise ValueError("operation, code and message are words")
+        raise ValueError("operation, code, message: expected texts")
     if not isinstance(status, int) or not 400 <= status <= 599:
-        raise ValueError(f"status is {status!r}; an error has one from 400 to 599")
+        raise ValueError(f"status: expected a number from 400 to 599, got {status!r}")
     if not isinstance(times, int) or not isinstance(skip, int) or times < 1 or skip < 0:
-        raise ValueError(f"times is {times!r} and skip {skip!r}; they are whole numbers from 1 and from 0")
+        raise ValueError(f"times, skip: expected whole numbers from 1 and from 0, got {times!r} and {skip!r}")
     return ApiFault(
         service=service, operation=operation, code=code, status=status, times=times, skip=skip, message=message
     )

@@ -504,10 +504,16 @@ def changed(**changes: Any) -> Callable[[FakeFleet], None]:
     [
         pytest.param(left_by_its_group, OutcomeKind.NO_LONGER_TRUE, "its group is ending it already", id="leaving"),
         pytest.param(
-            changed(state=InstanceState.TERMINATED), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="ended"
+            changed(state=InstanceState.TERMINATED),
+            OutcomeKind.NO_LONGER_TRUE,
+            "it is already terminated",
+            id="ended",
         ),
         pytest.param(
-            lambda fake: fake.instances.pop(FIRST), OutcomeKind.NO_LONGER_TRUE, "it is gone already", id="not there"
+            lambda fake: fake.instances.pop(FIRST),
+            OutcomeKind.NO_LONGER_TRUE,
+            "it is already terminated",
+            id="not there",
         ),
         pytest.param(
             changed(group=None), OutcomeKind.FAILED, "it belongs to no group, so it cannot be ended", id="of no group"

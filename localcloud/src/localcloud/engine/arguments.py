@@ -79,7 +79,7 @@ def human_int(text: str) -> int:
 
 def parse(argv: Sequence[str]) -> SimulatorSettings:
     """Read the command line (after the program). Exits with 2 and a message where vLLM would."""
-    parser = _Parser(prog="vllm", description="Simulated engine with the face of vLLM.")
+    parser = _Parser(prog="vllm", description="Simulated engine with the API of vLLM.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve")
     serve.add_argument("model", type=Path)

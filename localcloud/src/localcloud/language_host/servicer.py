@@ -166,7 +166,7 @@ def interpreter(info: language.ProgramInfo) -> str:
 
 
 def _cannot_start(python: str, error: OSError) -> str:
-    return f"{python} cannot be started ({error.strerror or error}); `make setup` makes the project's environment"
+    return f"{python} cannot be started ({error.strerror or error}); run `make setup` to create the environment"
 
 
 def _versions(python: str, names: tuple[str, ...]) -> dict[str, str]:

@@ -76,5 +76,5 @@ def _credentials(environment: Mapping[str, str]) -> Finding:
         name="credentials",
         ok=True,
         found=", ".join(seen) if seen else "no cloud variables set",
-        remedy="nothing that `gpufleet local` or `make demo` starts sees these" if seen else "",
+        remedy="processes of `gpufleet local` and `make demo` do not get these" if seen else "",
     )

@@ -79,7 +79,7 @@ def targets(folders: Folders) -> Part:
     out = folders.control / "prometheus" / TARGETS_FILE
     return Part(
         name="targets",
-        what="what writes Prometheus' targets",
+        what="the process that writes Prometheus' targets",
         command=(*command, "--fleet", FLEET_URLS[chosen(folders)], "--out", str(out)),
         listens=(),
     )
@@ -169,7 +169,7 @@ def start(part: Part, folders: Folders, environment: Mapping[str, str]) -> Proce
         part.what,
         lambda: process.alive and _is_ready(part),
         limit_s=START_LIMIT_S,
-        gave_up=lambda: None if process.alive else f"ended at once:\n{_tail(log)}\n",
+        gave_up=lambda: None if process.alive else f"ended right after its start:\n{_tail(log)}\n",
         remedy=f"see {log}",
     )
     return process
@@ -185,7 +185,7 @@ def check_addresses(part: Part, folders: Folders) -> None:
         listener = find_listener(address, port)
         if listener is None and can_listen(address, port):
             continue
-        raise LocalError(f"{address}:{port} is taken by {_holder(listener.pid if listener else None, folders)}")
+        raise LocalError(f"{address}:{port} is in use by {_holder(listener.pid if listener else None, folders)}")
 
 
 def _holder(pid: int | None, folders: Folders) -> str:
@@ -202,7 +202,7 @@ def _holder(pid: int | None, folders: Folders) -> str:
 
 
 def _why_there() -> str:
-    return f"the embedded cloud always lives on {CLOUD.network}.0.0/16"
+    return f"the embedded cloud always uses {CLOUD.network}.0.0/16"
 
 
 def _tail(log: Path, lines: int = 12) -> str:
