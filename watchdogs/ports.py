@@ -37,7 +37,7 @@ class Inventory(Protocol):
         ...
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """Those of the instances that the cloud still describes, ended ones included."""
+        """Those of the instances that have ended and that the cloud still describes."""
         ...
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:

@@ -137,7 +137,7 @@ class AwsInventory:
         return self._instance(listed[0])
 
     def ended(self, instance_ids: Sequence[str]) -> Sequence[Instance]:
-        """The readable instances with these ids; EC2 lists a terminated one for about an hour.
+        """The readable instances with these ids that have ended; EC2 lists a terminated one for about an hour.
 
         Raises CloudError if a page fails.
 
@@ -147,7 +147,7 @@ class AwsInventory:
         found: list[Instance] = []
         for start in range(0, len(instance_ids), _FILTERED):
             named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + _FILTERED])}]
-            found += each_alone(self._listed(named), self._instance)[0]
+            found += (one for one in each_alone(self._listed(named), self._instance)[0] if not one.alive)
         return found
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:

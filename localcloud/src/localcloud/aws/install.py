@@ -9,7 +9,7 @@ from moto.autoscaling import urls as scaling_urls
 from moto.autoscaling.models import autoscaling_backends
 from moto.ec2 import urls as ec2_urls
 from moto.ec2 import utils as ec2_utils
-from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models import instances as instance_models
 from moto.ec2.responses import EC2Response
@@ -54,6 +54,14 @@ class Ec2Calls(
             prepare(instance)
             cloud_state.billing_log.open(instance.stay(cloud_state.now()))
         return answer
+
+    def create_tags(self) -> Any:
+        # moto writes tags of instances that do not exist
+        named = [key for key in self._get_param("Resources", []) if key.startswith("i-")]
+        missing = [key for key in named if self.ec2_backend.get_instance_by_id(key) is None]
+        if missing:
+            raise InvalidInstanceIdError(missing)
+        return super().create_tags()
 
     def _refusal(self, cloud_state: AwsState) -> Refusal | None:
         """The error of a RunInstances call, or None; groups do not use this call."""

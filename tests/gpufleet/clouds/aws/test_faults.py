@@ -173,9 +173,10 @@ def test_a_malformed_instance_does_not_affect_others(
         )
         assert [one.id for one in one_by_one] == ["i-1", "i-3"]
         assert list(found.errors) == ["i-2"] and "i-2 cannot be read" in found.errors["i-2"]
-    fake.answers = [plain(200, listing(instance(1), odd, instance(3)))]
-    ended = reader.ended(["i-1", "i-2", "i-3"])
-    assert [one.id for one in ended] == ["i-1", "i-3"], "why the others ended is known all the same"
+    terminated = [instance(number).replace("running", "terminated") for number in (1, 3)]
+    fake.answers = [plain(200, listing(terminated[0], odd, terminated[1], instance(4)))]
+    ended = reader.ended(["i-1", "i-2", "i-3", "i-4"])
+    assert [one.id for one in ended] == ["i-1", "i-3"], "an unreadable instance hides no other, and i-4 runs"
 
 
 def test_a_cloud_that_does_not_respond_is_an_error(cloud: tuple[Cloud, AwsCalls]) -> None:
