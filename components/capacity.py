@@ -34,7 +34,7 @@ class PoolCapacity:
         if not (self.ways.reserved or self.ways.spot or self.ways.fallback):
             raise ValueError("a pool needs reserved, spot, on_demand or flex_start capacity, got none")
         if self.ways.on_demand and self.ways.flex_start:
-            raise ValueError("on_demand and flex_start both stand in for spot; name one")
+            raise ValueError("on_demand and flex_start: only one can replace missing spot; give one")
 
     @property
     def lasting(self) -> int:
@@ -53,7 +53,7 @@ class PoolCapacity:
         wanted, zones = max(self.target + self.spare - self.lasting, 0), self.ways.spot.zones
         return {zone: wanted // len(zones) + (index < wanted % len(zones)) for index, zone in enumerate(zones)}
 
-    def stand_in_at_creation(self) -> int:
+    def fallback_at_creation(self) -> int:
         """Initial size of the on-demand or flex-start group. It is 0 with spot, which is tried first; without spot
         this group provides all capacity.
         """
@@ -71,7 +71,7 @@ def reserved_at_creation(reserved: Reserved) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owned:
+class Ownership:
     """The owner of instances. It is written to their tags."""
 
     environment: str

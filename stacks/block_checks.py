@@ -21,12 +21,12 @@ def check(settings: Settings, pool: PoolSettings, reserved: Reserved, path: str,
     if block is None:
         return
     if reserved.existing is None:
-        remedy = "buy it first and write its id as existing; a block is money spent at once"
-        yield Problem(path=f"{path}.block", wrong="needs a block that was bought", remedy=remedy)
+        remedy = "buy the block first, because it is paid in advance, and write its id as existing"
+        yield Problem(path=f"{path}.block", wrong="requires the id of a purchased block", remedy=remedy)
     if reserved.ends is not None:
-        remedy = "remove it: block.ends says when"
+        remedy = "remove it: block.ends is the end"
         yield Problem(
-            path=f"{path}.ends", wrong="stands beside a block", value=reserved.ends.isoformat(), remedy=remedy
+            path=f"{path}.ends", wrong="must not be set with a block", value=reserved.ends.isoformat(), remedy=remedy
         )
     if block.ends <= block.starts:
         yield Problem(
@@ -38,13 +38,13 @@ def check(settings: Settings, pool: PoolSettings, reserved: Reserved, path: str,
     elif settings.cloud is Cloud.AWS and block.ends - BLOCK_ENDS_EARLY <= block.starts:
         yield Problem(
             path=f"{path}.block.ends",
-            wrong="leaves no time: AWS begins to end instances 30 minutes before",
+            wrong="leaves no time to serve: AWS begins to terminate instances 30 minutes before it",
             value=block.ends.isoformat(),
             remedy="write both as the cloud shows them",
         )
     elif block.ends.date() < today:
         remedy = "remove the reservation"
-        yield Problem(path=f"{path}.block.ends", wrong="is past", value=block.ends.isoformat(), remedy=remedy)
+        yield Problem(path=f"{path}.block.ends", wrong="is in the past", value=block.ends.isoformat(), remedy=remedy)
     if settings.cloud is Cloud.AWS and not reserved.machine_type.startswith(SOLD_AS_BLOCKS):
         yield Problem(
             path=f"{path}.machine_type",
@@ -54,4 +54,5 @@ def check(settings: Settings, pool: PoolSettings, reserved: Reserved, path: str,
         )
     if pool.watchdogs.spot is None:
         remedy = "add watchdogs.spot to the pool, or remove the block"
-        yield Problem(path=f"{path}.block", wrong="needs the spot watchdog, which starts and ends it", remedy=remedy)
+        wrong = "requires the spot watchdog, which starts and terminates its instances"
+        yield Problem(path=f"{path}.block", wrong=wrong, remedy=remedy)

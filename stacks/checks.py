@@ -51,15 +51,15 @@ def _models(settings: Settings) -> Iterator[Problem]:
         if not re.fullmatch(r"(hf|s3|gs)://[^\s/][^\s]*", model.source):
             yield Problem(
                 path=f"{KEY}.models.{index}.source",
-                wrong="is no place that models come from",
+                wrong="is not a source of models",
                 value=model.source,
                 remedy="write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors",
             )
         elif find_secrets(model.source) or ".." in model.source.split("/"):
             yield Problem(
                 path=f"{KEY}.models.{index}.source",
-                wrong="holds more than a place",
-                remedy="write it without a name, a password or .. in it",
+                wrong="contains more than a location",
+                remedy="remove user names, passwords and `..` from it",
             )
 
 
@@ -68,9 +68,9 @@ def _exceptions(settings: Settings, today: date) -> Iterator[Problem]:
         if exception.until < today:
             yield Problem(
                 path=f"{KEY}.policies.exceptions.{index}.until",
-                wrong="is past, so the exception no longer holds",
+                wrong="is in the past, so the exception is not valid any more",
                 value=exception.until.isoformat(),
-                remedy="remove it, or have its owner agree to a later day",
+                remedy="remove it, or agree with its owner on a later day",
             )
 
 
@@ -79,7 +79,7 @@ def _identity(settings: Settings) -> Iterator[Problem]:
     if not re.fullmatch(pattern, settings.account):
         yield Problem(
             path=f"{KEY}.account",
-            wrong=f"is no account of {settings.cloud}",
+            wrong=f"is not an account of {settings.cloud}",
             value=settings.account,
             remedy=f"write {form}",
         )
@@ -91,9 +91,9 @@ def _zones(settings: Settings) -> Iterator[Problem]:
             continue
         yield Problem(
             path=f"{KEY}.zones.{index}",
-            wrong=f"lies outside region {settings.region}",
+            wrong=f"is outside region {settings.region}",
             value=zone,
-            remedy="name zones of that region",
+            remedy="write zones of that region",
         )
 
 
@@ -101,31 +101,32 @@ def _network(settings: Settings) -> Iterator[Problem]:
     network = settings.network
     path = f"{KEY}.network.cidr"
     try:
-        room = ipaddress.IPv4Network(network.cidr)
+        addresses = ipaddress.IPv4Network(network.cidr)
     except ValueError:
-        remedy = "write one as 10.40.0.0/16, with the first address of the network"
-        yield Problem(path=path, wrong="is no network", value=network.cidr, remedy=remedy)
+        remedy = "write the first address and the prefix length, for example 10.40.0.0/16"
+        yield Problem(path=path, wrong="is not a network", value=network.cidr, remedy=remedy)
         return
-    if not any(room.subnet_of(private) for private in _PRIVATE):
-        remedy = "take a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
-        yield Problem(path=path, wrong="is no private network", value=network.cidr, remedy=remedy)
+    if not any(addresses.subnet_of(private) for private in _PRIVATE):
+        remedy = "use a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"
+        yield Problem(path=path, wrong="is not a private network", value=network.cidr, remedy=remedy)
         return
     if network.kind == "given":
         if missing := [zone for zone in settings.zones if zone not in network.subnets]:
             yield Problem(
                 path=f"{KEY}.network.subnets",
-                wrong=f"lacks {', '.join(missing)}",
+                wrong=f"does not contain {', '.join(missing)}",
                 remedy="name a private subnet for every zone",
             )
-    elif settings.cloud is Cloud.AWS and not 16 <= room.prefixlen <= 28:
+    elif settings.cloud is Cloud.AWS and not 16 <= addresses.prefixlen <= 28:
         remedy = "write a network of /16 to /28"
-        yield Problem(path=path, wrong="has a size that no VPC has", value=network.cidr, remedy=remedy)
-    elif 2 ** max(network.zone_prefix - room.prefixlen, 0) < len(settings.zones) + 1:
+        yield Problem(path=path, wrong="has a size that a VPC cannot have", value=network.cidr, remedy=remedy)
+    elif 2 ** max(network.zone_prefix - addresses.prefixlen, 0) < len(settings.zones) + 1:
+        subnets = f"{len(settings.zones)} subnets for zones and one for internet access"
         yield Problem(
             path=f"{KEY}.network.zone_prefix",
-            wrong=f"leaves no room in {network.cidr} for {len(settings.zones)} zones and the way out",
+            wrong=f"is too short: {subnets} do not fit into {network.cidr}",
             value=network.zone_prefix,
-            remedy="raise it or widen cidr",
+            remedy="raise it, or widen cidr",
         )
 
 
@@ -145,7 +146,7 @@ def _images(settings: Settings) -> Iterator[Problem]:
         if not re.fullmatch(pattern, image):
             yield Problem(
                 path=f"{KEY}.{place}.image",
-                wrong=f"is no pinned machine image of {settings.cloud}",
+                wrong=f"is not a pinned machine image of {settings.cloud}",
                 value=image,
                 remedy=f"write {form}",
             )
@@ -156,19 +157,20 @@ def _control(settings: Settings) -> Iterator[Problem]:
     if control is None:
         for name in ("prometheus_url", "ledger_url", "router_url"):
             if getattr(settings, name) is None:
-                remedy = "say where it is, or add control"
-                yield Problem(path=f"{KEY}.{name}", wrong="is missing, and there is no control host", remedy=remedy)
+                remedy = "write its URL, or add control"
+                wrong = "is missing, and the settings have no control host"
+                yield Problem(path=f"{KEY}.{name}", wrong=wrong, remedy=remedy)
         return
     if control.routers > len(settings.zones):
         yield Problem(
             path=f"{KEY}.control.routers",
-            wrong=f"is more than the {len(settings.zones)} zones, and each router has a zone of its own",
+            wrong=f"is more than the {len(settings.zones)} zones, and each router needs its own zone",
             value=control.routers,
-            remedy="lower it or add zones",
+            remedy="lower it, or add zones",
         )
     if control.image.startswith("resolve:"):
-        remedy = "write the AMI's id"
-        yield Problem(path=f"{KEY}.control.image", wrong="is no AMI", value=control.image, remedy=remedy)
+        remedy = "write the id of an AMI"
+        yield Problem(path=f"{KEY}.control.image", wrong="is not an AMI", value=control.image, remedy=remedy)
     yield from value_checks.clients(f"{KEY}.control.client_networks", control.client_networks)
 
 
@@ -182,5 +184,5 @@ def _names(settings: Settings) -> Iterator[Problem]:
         for place, name in enumerate(found):
             if name in seen:
                 path = f"{KEY}.{kind}.{place}.name"
-                yield Problem(path=path, wrong="is taken already", value=name, remedy="give each its own name")
+                yield Problem(path=path, wrong="is used already", value=name, remedy="write a different name")
             seen.add(name)

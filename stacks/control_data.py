@@ -14,7 +14,7 @@ def of_host(settings: Settings, control: ControlHostSettings) -> Callable[[str],
     """Return a function from the device of the data volume to the control host's boot data. None without a bundle."""
     if (sha256 := control.bundle) is None:
         return None
-    return lambda volume: _script(settings, _told(settings, control, Role.CONTROL, volume), sha256)
+    return lambda volume: _script(settings, _host_settings(settings, control, Role.CONTROL, volume), sha256)
 
 
 def of_router(settings: Settings, control: ControlHostSettings) -> str | None:
@@ -23,14 +23,16 @@ def of_router(settings: Settings, control: ControlHostSettings) -> str | None:
     """
     if control.bundle is None:
         return None
-    return _script(settings, _told(settings, control, Role.ROUTER, None), control.bundle)
+    return _script(settings, _host_settings(settings, control, Role.ROUTER, None), control.bundle)
 
 
-def _script(settings: Settings, told: ControlSettings, sha256: str) -> str:
-    return boot_data.render(told, settings.cloud, settings.region, sha256)
+def _script(settings: Settings, host: ControlSettings, sha256: str) -> str:
+    return boot_data.render(host, settings.cloud, settings.region, sha256)
 
 
-def _told(settings: Settings, control: ControlHostSettings, role: Role, volume: str | None) -> ControlSettings:
+def _host_settings(
+    settings: Settings, control: ControlHostSettings, role: Role, volume: str | None
+) -> ControlSettings:
     bucket = bucket_url(settings)
     return ControlSettings(
         fleet=f"{bucket}/{PATH_IN_BUCKET}",

@@ -13,8 +13,8 @@ def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem
     if pool.network != "efa":
         return
     if settings.cloud is not Cloud.AWS:
-        remedy = "remove it; Google Cloud's machine types bring their own network between GPUs"
-        yield Problem(path=f"{path}.network", wrong="is AWS's", value=pool.network, remedy=remedy)
+        remedy = "remove it; Google Cloud's machine types have their own network between GPUs"
+        yield Problem(path=f"{path}.network", wrong="is only for AWS", value=pool.network, remedy=remedy)
         return
     capacity = pool.capacity
     for index, reserved in enumerate(capacity.reserved):
@@ -26,9 +26,9 @@ def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem
     if len(zones) > 1:
         yield Problem(
             path=f"{path}.capacity.on_demand.zones",
-            wrong=f"spans {len(zones)} zones, and machines with EFA stand close together in one",
+            wrong=f"names {len(zones)} zones, and machines with EFA must be in the same zone",
             value=list(zones),
-            remedy="name one zone there, or remove network: efa",
+            remedy="name one zone, or remove network: efa",
         )
 
 
@@ -44,7 +44,7 @@ def _have_efa(path: str, names: tuple[str, ...], *, one: bool = False) -> Iterat
             continue
         yield Problem(
             path=path if one else f"{path}.{index}",
-            wrong="has no EFA" if machine.efa_interfaces == 0 else "has EFA interfaces in an order not known here",
+            wrong="does not have EFA" if machine.efa_interfaces == 0 else "has EFA interfaces in an unknown order",
             value=name,
             remedy=_remedy(machine),
         )
@@ -52,9 +52,9 @@ def _have_efa(path: str, names: tuple[str, ...], *, one: bool = False) -> Iterat
         yield Problem(
             path=path,
             wrong=f"names machine types with {' and '.join(map(str, sorted(counts)))} EFA interfaces, and one launch"
-            " template lists them for all",
+            " template needs the same number for all",
             value=list(names),
-            remedy="keep those with the same number; another pool may use the others",
+            remedy="keep machine types with the same number; use the others in another pool",
         )
 
 

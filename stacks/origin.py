@@ -24,7 +24,7 @@ def origin(root: Path, project: str, stack: str) -> Origin:
 def _commit(root: Path) -> tuple[str, datetime] | None:
     command = ["git", "-C", str(root), "log", "-1", "--format=%H %cI"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return (said[0], datetime.fromisoformat(said[1]).astimezone(UTC)) if len(said) == 2 else None
+    return (output[0], datetime.fromisoformat(output[1]).astimezone(UTC)) if len(output) == 2 else None

@@ -25,9 +25,9 @@ def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Ite
     if model is None:
         yield Problem(
             path=f"{path}.model",
-            wrong=f"is no model of these settings; there is {', '.join(m.name for m in settings.models)}",
+            wrong=f"is not one of the models {', '.join(m.name for m in settings.models)}",
             value=pool.model,
-            remedy="name one of those or add it to models",
+            remedy="write one of them, or add it to models",
         )
     yield from _machines(settings, pool, path, model)
     yield from efa_checks.check(settings, pool, path)
@@ -43,9 +43,9 @@ def _engine(pool: PoolSettings, path: str) -> Iterator[Problem]:
     if pool.engine.start_limit < SHORTEST_START:
         yield Problem(
             path=f"{path}.engine.start_limit",
-            wrong="is shorter than any engine needs to start",
+            wrong="is too short for an engine to start",
             value=f"{pool.engine.start_limit.total_seconds():.0f}s",
-            remedy="write at least 10s; leave it out for 15m",
+            remedy="write at least 10s, or leave it out for the default, 15m",
         )
 
 
@@ -71,25 +71,25 @@ def _limits(pool: PoolSettings, path: str) -> Iterator[Problem]:
 
 def _bought(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
-    stands_in = capacity.on_demand or capacity.flex_start
-    if not capacity.reserved and capacity.spot is None and stands_in is None:
-        remedy = "name at least one of reserved, spot, on_demand"
-        yield Problem(path=f"{path}.capacity", wrong="buys nothing", remedy=remedy)
+    fallback = capacity.on_demand or capacity.flex_start
+    if not capacity.reserved and capacity.spot is None and fallback is None:
+        remedy = "add at least one of reserved, spot, on_demand"
+        yield Problem(path=f"{path}.capacity", wrong="is empty", remedy=remedy)
         return
     reserved = sum(reservation.count for reservation in capacity.reserved)
     if reserved > pool.max:
         yield Problem(
             path=f"{path}.capacity.reserved",
-            wrong=f"reserves more than max {pool.max}",
+            wrong=f"reserves more instances than max {pool.max}",
             value=reserved,
-            remedy="raise max or reserve less",
+            remedy="raise max, or reserve fewer",
         )
     if capacity.spot is None:
-        most = reserved + (stands_in.max if stands_in else 0)
+        most = reserved + (fallback.max if fallback else 0)
         if most < pool.target:
             yield Problem(
                 path=f"{path}.capacity",
-                wrong=f"can never reach target {pool.target}, at most {most}",
+                wrong=f"allows at most {most} instances, which is below target {pool.target}",
                 remedy="raise on_demand.max, reserve more, or add spot",
             )
     places = [(r.zone, r.machine_type) for r in capacity.reserved]
@@ -99,7 +99,7 @@ def _bought(pool: PoolSettings, path: str) -> Iterator[Problem]:
                 path=f"{path}.capacity.reserved.{index}",
                 wrong="reserves the same machine type in the same zone twice",
                 value=" ".join(place),
-                remedy="make it one reservation with the sum as count",
+                remedy="merge them into one reservation with the sum of their counts",
             )
 
 
@@ -110,9 +110,9 @@ def _zones(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
             if zone not in settings.zones:
                 yield Problem(
                     path=where,
-                    wrong=f"is none of this environment's zones {', '.join(settings.zones)}",
+                    wrong=f"is not one of the environment's zones {', '.join(settings.zones)}",
                     value=zone,
-                    remedy="name one of those or add it to zones",
+                    remedy="write one of them, or add it to zones",
                 )
             elif zone in zones[:index]:
                 yield Problem(path=where, wrong="is named twice", value=zone, remedy="name it once")
@@ -133,18 +133,18 @@ def _reservations(settings: Settings, pool: PoolSettings, path: str, today: date
     for index, reservation in enumerate(pool.capacity.reserved):
         where = f"{path}.capacity.reserved.{index}"
         if reservation.ends is None and reservation.review_by is None and reservation.block is None:
-            remedy = "add ends, or review_by with the day to look at it again"
-            yield Problem(path=where, wrong="has neither an end nor a day to review it", remedy=remedy)
+            remedy = "add ends, or review_by with the date of the next review"
+            yield Problem(path=where, wrong="has neither an end nor a review date", remedy=remedy)
         if reservation.ends is not None and reservation.ends <= today:
             yield Problem(
                 path=f"{where}.ends",
-                wrong="is past",
+                wrong="is in the past",
                 value=reservation.ends.isoformat(),
-                remedy="remove the reservation or move its end",
+                remedy="remove the reservation, or write a later end",
             )
         yield from block_checks.check(settings, pool, reservation, where, today)
         if settings.cloud is Cloud.GCP and reservation.ends is None and reservation.existing is None:
-            remedy = "add ends: Google's reservations carry no review date"
+            remedy = "add ends, because Google's reservations cannot store a review date"
             yield Problem(path=f"{where}.ends", wrong="is missing", remedy=remedy)
 
 
@@ -154,14 +154,14 @@ def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSe
         try:
             machine = catalogue.machine(settings.cloud, name)
         except catalogue.UnknownMachineError as error:
-            said, _, hint = str(error.args[0]).partition(": ")
-            yield Problem(path=where, wrong=said, value=name, remedy=hint or "choose one of this cloud")
+            wrong, _, hint = str(error.args[0]).partition(": ")
+            yield Problem(path=where, wrong=wrong, value=name, remedy=hint or "choose a machine type of this cloud")
             continue
-        usable = pool_value_checks.weights_room_gib(machine)
+        usable = pool_value_checks.weights_space_gib(machine)
         if model is not None and model.weights_gib > usable:
             yield Problem(
                 path=where,
-                wrong=f"has {usable:.1f} GiB of GPU memory for weights, {model.name} needs {model.weights_gib:g}",
+                wrong=f"has {usable:.1f} GiB of GPU memory for weights, and {model.name} needs {model.weights_gib:g}",
                 value=name,
                 remedy="choose a machine type with more GPU memory",
             )
@@ -169,9 +169,9 @@ def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSe
     if settings.cloud is Cloud.GCP and spot is not None and len(spot.machine_types) > 1:
         yield Problem(
             path=f"{path}.capacity.spot.machine_types",
-            wrong="names several, and a zonal group of Google Cloud starts one",
+            wrong="names several machine types, and a zonal instance group of Google Cloud has one",
             value=list(spot.machine_types),
-            remedy="name the one that fits best; a second pool of the same model may use another",
+            remedy="keep the one that fits best; a second pool of the same model may use another",
         )
 
 

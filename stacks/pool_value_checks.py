@@ -27,7 +27,7 @@ _SPLITS: Final = {
     "-pp": "pipeline",
 }
 """Flags of vLLM that split one model over GPUs. Their values multiply."""
-_SECRET_REMEDY: Final = "remove it and change the secret; models come from the bucket, so an engine needs none"
+_SECRET_REMEDY: Final = "remove it and change the secret; engines load models from the bucket and need no secret"
 
 
 def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
@@ -57,22 +57,22 @@ def _sizes(pool: PoolSettings, path: str) -> Iterator[Problem]:
 def _times(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     deadline, where = pool.drain_deadline, f"{path}.drain_deadline"
     if not deadline:
-        remedy = "write the time that requests may take to end, as 90s"
-        yield Problem(path=where, wrong="is no time at all", value="0s", remedy=remedy)
+        remedy = "write the time that running requests may take, for example 90s"
+        yield Problem(path=where, wrong="must be above 0s", value="0s", remedy=remedy)
     elif deadline > LONGEST_DRAIN and settings.cloud is Cloud.AWS:
-        wrong = "is longer than a lifecycle hook of AWS waits, two hours less a minute"
+        wrong = "is longer than a lifecycle hook of AWS can wait, two hours less one minute"
         yield Problem(path=where, wrong=wrong, value=str(deadline), remedy="write 119m or less")
     idle = pool.watchdogs.idle
     if idle is not None and not idle.window:
-        remedy = "write how long an instance must have been idle, as 30m"
-        yield Problem(path=f"{path}.watchdogs.idle.window", wrong="is no time at all", value="0s", remedy=remedy)
+        remedy = "write the time for which an instance must be idle, for example 30m"
+        yield Problem(path=f"{path}.watchdogs.idle.window", wrong="must be above 0s", value="0s", remedy=remedy)
     spot = pool.watchdogs.spot
     if spot is not None and spot.price_ceiling > 1:
         yield Problem(
             path=f"{path}.watchdogs.spot.price_ceiling",
-            wrong="is above the price of on-demand, whose share it is",
+            wrong="is above 1, the on-demand price; it is a share of that price",
             value=str(spot.price_ceiling),
-            remedy='write a share, as "0.9"',
+            remedy='write a share from 0 to 1, for example "0.9"',
         )
 
 
@@ -81,22 +81,23 @@ def engine_problem(path: str, error: ArgumentError, value: str) -> Problem:
     them.
     """
     wrong, _, remedy = str(error).partition(": ")[2].partition("; ")
-    return Problem(path=path, wrong=wrong, value=value, remedy=remedy or "write flags as --max-model-len")
+    return Problem(path=path, wrong=wrong, value=value, remedy=remedy or "write flags such as --max-model-len")
 
 
 def _environment(pool: PoolSettings, path: str) -> Iterator[Problem]:
     for name, value in pool.engine.env.items():
         where = f"{path}.engine.env.{name}"
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            remedy = "write letters, digits and underlines, no digit first"
-            yield Problem(path=where, wrong="is no name of a variable", value=name, remedy=remedy)
+            remedy = "write letters, digits and underscores, and do not begin with a digit"
+            yield Problem(path=where, wrong="is not a name of a variable", value=name, remedy=remedy)
         elif kinds := find_secrets(value):
             # the value is not shown, because it may be a secret
             yield Problem(path=where, wrong=f"looks like {kinds[0]}", remedy=_SECRET_REMEDY)
         elif names_secret(name) and value.lower() not in _SWITCHES:
-            yield Problem(path=where, wrong="is a variable that holds a secret", remedy=_SECRET_REMEDY)
+            yield Problem(path=where, wrong="is a variable for a secret", remedy=_SECRET_REMEDY)
         elif any(ord(character) < 32 for character in value):
-            yield Problem(path=where, wrong="holds a control character", value=value, remedy="write one line of text")
+            wrong = "contains a control character"
+            yield Problem(path=where, wrong=wrong, value=value, remedy="write one line of text")
         else:
             try:
                 check_environment((name,))
@@ -124,17 +125,17 @@ def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
         except catalogue.UnknownMachineError:
             continue  # other checks of the pool report it
         model = next((model for model in settings.models if model.name == pool.model), None)
-        if machine.gpu_count < gpus and (model is None or model.weights_gib <= weights_room_gib(machine)):
+        if machine.gpu_count < gpus and (model is None or model.weights_gib <= weights_space_gib(machine)):
             yield Problem(
                 path=f"{path}.engine.args.{index}",
                 wrong=f"splits the model over {gpus} GPUs, and {name} has {machine.gpu_count}",
                 value=pool.engine.args[index],
-                remedy=f"choose machine types with {gpus} GPUs or more, or split it less",
+                remedy=f"choose machine types with at least {gpus} GPUs, or split the model over fewer",
             )
             return
 
 
-def weights_room_gib(machine: catalogue.MachineType) -> float:
+def weights_space_gib(machine: catalogue.MachineType) -> float:
     """Return the GPU memory of a machine that weights may use, in GiB."""
     return machine.total_gpu_memory_mib * FOR_WEIGHTS / 1024
 
@@ -147,12 +148,12 @@ def _gpus(args: Sequence[str]) -> tuple[int, int] | None:
     for index, argument in enumerate(args):
         name, equals, value = argument.partition("=")
         if name in _SPLITS:
-            said = value if equals else args[index + 1] if index + 1 < len(args) else ""
+            ways = value if equals else args[index + 1] if index + 1 < len(args) else ""
             # nine digits already exceed every limit; Python refuses to parse thousands of digits
-            found[_SPLITS[name]] = (index, int(said[:9]) if said.isascii() and said.isdigit() else 1)
+            found[_SPLITS[name]] = (index, int(ways[:9]) if ways.isascii() and ways.isdigit() else 1)
     gpus = 1
-    for _, ways in found.values():
-        gpus *= ways
+    for _, count in found.values():
+        gpus *= count
     return (min(index for index, _ in found.values()), gpus) if found else None
 
 
@@ -178,14 +179,15 @@ def _bought(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Probl
             continue
         form = r"cr-[0-9a-f]+" if settings.cloud is Cloud.AWS else r"[A-Za-z0-9][\w./:-]*"
         if not re.fullmatch(form, reserved.existing):
-            remedy = "write its id as cr-0123456789abcdef0" if settings.cloud is Cloud.AWS else "write its name"
-            yield Problem(path=where, wrong="is no reservation", value=reserved.existing, remedy=remedy)
+            example = "write its id, for example cr-0123456789abcdef0"
+            remedy = example if settings.cloud is Cloud.AWS else "write its name"
+            yield Problem(path=where, wrong="is not a reservation", value=reserved.existing, remedy=remedy)
         elif reserved.existing in earlier:
             yield Problem(
                 path=where,
-                wrong=f"is used by pool {earlier[reserved.existing]} already",
+                wrong=f"is already used by pool {earlier[reserved.existing]}",
                 value=reserved.existing,
-                remedy="give each reservation to one pool",
+                remedy="use each reservation in one pool",
             )
         earlier[reserved.existing] = pool.name
 
@@ -194,7 +196,8 @@ def _asked_for(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Pr
     asked = pool.served_name if pool.served_name is not None else pool.model
     if not re.fullmatch(r"[\w./:-]{1,120}", asked, re.ASCII):
         remedy = "write letters, digits and . _ / : - without spaces"
-        yield Problem(path=f"{path}.served_name", wrong="is no name to ask for", value=asked, remedy=remedy)
+        wrong = "is not a name that requests can use"
+        yield Problem(path=f"{path}.served_name", wrong=wrong, value=asked, remedy=remedy)
         return
     for other in settings.pools:
         if other is pool:
@@ -202,8 +205,8 @@ def _asked_for(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Pr
         if (other.served_name or other.model) == asked and other.model != pool.model:
             yield Problem(
                 path=f"{path}.served_name",
-                wrong=f"is what clients ask pool {other.name} for, which serves {other.model} and not {pool.model}",
+                wrong=f"is also the served name of pool {other.name}, which serves {other.model}, not {pool.model}",
                 value=asked,
-                remedy="give it another name, or both pools one model",
+                remedy="write another name, or serve the same model in both pools",
             )
             return

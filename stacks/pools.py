@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from components.capacity import Owned, PoolCapacity
+from components.capacity import Ownership, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
 from gpufleet.settings.environment import ControlHostSettings, PoolSettings, Settings
@@ -25,8 +25,8 @@ def registries(settings: Settings) -> tuple[str, ...]:
     return tuple(sorted({found[1] for image in images if (found := _ECR.fullmatch(image))}))
 
 
-def owned(settings: Settings, pool: PoolSettings) -> Owned:
-    return Owned(environment=settings.environment, pool=pool.name, owner=pool.owner)
+def owned(settings: Settings, pool: PoolSettings) -> Ownership:
+    return Ownership(environment=settings.environment, pool=pool.name, owner=pool.owner)
 
 
 def capacity(settings: Settings, pool: PoolSettings) -> PoolCapacity:

@@ -27,11 +27,11 @@ def check(settings: Settings, root: str) -> Iterator[Problem]:
     for index, price in enumerate(settings.prices):
         path = f"{root}.prices.{index}"
         if price.sku.partition(":")[0] in {*Cloud} - {settings.cloud}:
-            remedy = f"write a sku of {settings.cloud}, or remove it"
-            yield Problem(path=f"{path}.sku", wrong="is of another cloud", value=price.sku, remedy=remedy)
+            remedy = f"write a sku of {settings.cloud}, or remove the price"
+            yield Problem(path=f"{path}.sku", wrong="is a sku of another cloud", value=price.sku, remedy=remedy)
         if not _is_day(price.as_of):
-            remedy = "write the day of the price, as 2026-11-21"
-            yield Problem(path=f"{path}.as_of", wrong="is no day", value=price.as_of, remedy=remedy)
+            remedy = "write the day of the price, for example 2026-11-21"
+            yield Problem(path=f"{path}.as_of", wrong="is not a date", value=price.as_of, remedy=remedy)
 
 
 def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
@@ -42,13 +42,13 @@ def _budgets(settings: Settings, root: str) -> Iterator[Problem]:
         if budget.pool is not None and budget.pool not in pools:
             yield Problem(
                 path=f"{root}.budgets.{index}.pool",
-                wrong=f"is no pool of these settings; there is {', '.join(sorted(pools))}",
+                wrong=f"is not one of the pools {', '.join(sorted(pools))}",
                 value=budget.pool,
-                remedy="name one of those",
+                remedy="write one of them",
             )
         if budget.of in seen:
-            remedy = "keep one of them"
-            yield Problem(path=f"{root}.budgets.{index}", wrong="is a second one", value=budget.of[1], remedy=remedy)
+            wrong, remedy = "is a second budget for the same pool or team", "remove one of them"
+            yield Problem(path=f"{root}.budgets.{index}", wrong=wrong, value=budget.of[1], remedy=remedy)
         seen.add(budget.of)
 
 
@@ -73,9 +73,11 @@ def _fits(pool: PoolSettings, path: str) -> Iterator[Problem]:
     if over > 0:
         yield Problem(
             path=f"{path}.name",
-            wrong=f"makes {longest} the name of a group, {over} letters longer than Google Cloud takes",
+            wrong=f"is too long: the group name {longest} exceeds Google Cloud's limit by {over} characters",
             value=pool.name,
-            remedy=f"shorten it to {len(pool.name) - over}" if over < len(pool.name) else "reserve in another zone",
+            remedy=f"shorten it to {len(pool.name) - over} characters"
+            if over < len(pool.name)
+            else "reserve in another zone",
         )
 
 
@@ -89,8 +91,8 @@ def _sold(path: str, cloud: Cloud, name: str) -> Iterator[Problem]:
     try:
         catalogue.machine(cloud, name)
     except catalogue.UnknownMachineError as error:
-        said, _, hint = str(error.args[0]).partition(": ")
-        yield Problem(path=path, wrong=said, value=name, remedy=hint or "choose one of this cloud")
+        wrong, _, hint = str(error.args[0]).partition(": ")
+        yield Problem(path=path, wrong=wrong, value=name, remedy=hint or "choose a machine type of this cloud")
 
 
 def _is_day(text: str) -> bool:

@@ -24,8 +24,8 @@ _SECRETS: Final = {
 """The name format of each secret store, and what a name refers to."""
 _MOST_ORDER_KEYS: Final = 2
 _MACHINES: Final = {
-    Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "one of AWS, as m6i.large"),
-    Cloud.GCP: (r"[a-z][a-z0-9]*-[a-z0-9-]+", "one of Google Cloud, as e2-medium"),
+    Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "m6i.large"),
+    Cloud.GCP: (r"[a-z][a-z0-9]*-[a-z0-9-]+", "e2-medium"),
 }
 _BUCKETS: Final = {
     Cloud.AWS: r"(?:xn--|sthree-|amzn-s3-demo-).*|.*(?:-s3alias|--ol-s3|--x-s3|--table-s3)",
@@ -59,7 +59,7 @@ def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     yield from _given(settings, root)
     yield from _control_machine(settings, root)
     yield from _urls(settings, root)
-    yield from _told(settings, root)
+    yield from _channel(settings, root)
     yield from _prices(settings, root, today)
 
 
@@ -68,7 +68,7 @@ def _region(settings: Settings, root: str) -> Iterator[Problem]:
     if region and region not in regions.REGIONS[cloud]:
         yield Problem(
             path=f"{cloud}:region",
-            wrong=f"is no region of {cloud}",
+            wrong=f"is not a region of {cloud}",
             value=region,
             remedy=regions.near(cloud, region),
         )
@@ -78,8 +78,8 @@ def _secret_names(settings: Settings, root: str) -> Iterator[Problem]:
     yield from _secret_name(settings, f"{root}.engine_key", settings.engine_key, "engine-key")
     path, name = f"{root}.orders.private_key", settings.orders.private_key
     if name == settings.engine_key:
-        remedy = "give each a secret of its own: instances read the engine key"
-        yield Problem(path=path, wrong="is the secret of engine_key, too", value=name, remedy=remedy)
+        remedy = "use two secrets, because instances can read the engine key"
+        yield Problem(path=path, wrong="is also the secret of engine_key", value=name, remedy=remedy)
         return
     yield from _secret_name(settings, path, name, "order-key")
 
@@ -87,20 +87,21 @@ def _secret_names(settings: Settings, root: str) -> Iterator[Problem]:
 def _secret_name(settings: Settings, path: str, name: str, customary: str) -> Iterator[Problem]:
     pattern, what = _SECRETS[settings.cloud]
     begin = secret_names_begin(settings.cloud, settings.environment)
-    form = f"the name of {what} of the environment, as {begin}{customary}"
+    form = f"the name of {what} of the environment, for example {begin}{customary}"
     if kinds := find_secrets(name):
         # the value is not shown, because it may be a secret
-        remedy = f"keep it in the cloud's secret store, write {form} here, and change the secret"
-        yield Problem(path=path, wrong=f"looks like {kinds[0]}, and settings are read by many", remedy=remedy)
+        remedy = f"change the secret, store it in the cloud's secret store, and write {form}"
+        yield Problem(path=path, wrong=f"looks like {kinds[0]}, and many people can read settings", remedy=remedy)
     elif not re.fullmatch(pattern, name) or not name.startswith(begin) or name == begin:
-        yield Problem(path=path, wrong="names no secret of the environment", value=name, remedy=f"write {form}")
+        wrong = "is not the name of a secret of the environment"
+        yield Problem(path=path, wrong=wrong, value=name, remedy=f"write {form}")
 
 
 def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
     keys, path = settings.orders.public_keys, f"{root}.orders.public_keys"
     if not 1 <= len(keys) <= _MOST_ORDER_KEYS:
-        remedy = "write the one in use (`gpufleet bootstrap` prints it), and while keys change the new one, too"
-        yield Problem(path=path, wrong="must be one or two keys", value=len(keys), remedy=remedy)
+        remedy = "write the key in use (`gpufleet bootstrap` prints it) and, during a key rotation, also the new key"
+        yield Problem(path=path, wrong="must contain one or two keys", value=len(keys), remedy=remedy)
         return
     known: list[str] = []
     for index, text in enumerate(keys):
@@ -109,17 +110,18 @@ def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
         except KeyFormError as error:
             # the value is not shown, because it may be a private key
             private = "PRIVATE KEY" in text
-            remedy = "make a new pair: this one is known now" if private else "write what `gpufleet bootstrap` prints"
+            new = "create a new key pair, because this private key is exposed"
+            remedy = new if private else "write the key that `gpufleet bootstrap` prints"
             yield Problem(path=f"{path}.{index}", wrong=str(error), remedy=remedy)
             continue
         if fingerprint in known:
-            yield Problem(path=f"{path}.{index}", wrong="is the same key again", remedy="remove it")
+            yield Problem(path=f"{path}.{index}", wrong="repeats a key", remedy="remove it")
         known.append(fingerprint)
 
 
 def _project(settings: Settings, root: str) -> Iterator[Problem]:
     if settings.shared_project and settings.cloud is not Cloud.GCP:
-        remedy = "remove it: on AWS, rights end at the environment's own tags"
+        remedy = "remove it: on AWS, permissions are limited by the tags of the environment"
         yield Problem(path=f"{root}.shared_project", wrong="is only for Google Cloud", remedy=remedy)
 
 
@@ -127,22 +129,22 @@ def _bucket(settings: Settings, root: str) -> Iterator[Problem]:
     if re.fullmatch(_BUCKETS[settings.cloud], settings.bucket.name):
         yield Problem(
             path=f"{root}.bucket.name",
-            wrong=f"is a name that {settings.cloud} keeps for itself",
+            wrong=f"is a name that {settings.cloud} reserves",
             value=settings.bucket.name,
-            remedy="choose another",
+            remedy="choose another name",
         )
     if not settings.bucket.publishers:
         return
     path = f"{root}.bucket.publishers"
     if settings.cloud is not Cloud.AWS:
-        remedy = "remove it: on Google Cloud, give roles on the bucket to publishers alone"
+        remedy = "remove it: on Google Cloud, grant roles on the bucket only to publishers"
         yield Problem(path=path, wrong="is only for AWS", remedy=remedy)
     elif settings.bucket.existing:
         remedy = "remove it, and let the bucket's owner write the policy (docs/security.md shows it)"
-        yield Problem(path=path, wrong="is for a bucket that the program makes", remedy=remedy)
+        yield Problem(path=path, wrong="is only for a bucket that the program creates", remedy=remedy)
     elif not any(f"::{settings.account}:" in publisher for publisher in settings.bucket.publishers):
-        remedy = "name the role that runs `pulumi up`, too: otherwise S3 refuses the next fleet document"
-        yield Problem(path=path, wrong=f"names nobody of account {settings.account}", remedy=remedy)
+        remedy = "add the role that runs `pulumi up`: otherwise S3 refuses the next fleet document"
+        yield Problem(path=path, wrong=f"does not contain a role of account {settings.account}", remedy=remedy)
 
 
 def _disks(settings: Settings, root: str) -> Iterator[Problem]:
@@ -153,21 +155,21 @@ def _disks(settings: Settings, root: str) -> Iterator[Problem]:
     for where, gib in sizes:
         if gib > _LARGEST_DISK_GIB:
             remedy = f"write {_LARGEST_DISK_GIB} or less"
-            yield Problem(path=where, wrong="is more than one disk holds", value=gib, remedy=remedy)
+            yield Problem(path=where, wrong="is larger than a disk can be", value=gib, remedy=remedy)
     if settings.cloud is not Cloud.AWS:
         return
     rates: dict[str, tuple[int, tuple[int, int]]] = {"disk_iops": (machines.disk_iops, _GP3_IOPS)}
     rates["disk_mib_per_second"] = (machines.disk_mib_per_second, _GP3_MIB_PER_SECOND)
     for name, (value, (least, most)) in rates.items():
         if not least <= value <= most:
-            wrong = f"is outside the {least} to {most} of a gp3 volume"
-            yield Problem(path=f"{path}.{name}", wrong=wrong, value=value, remedy="choose one between them")
+            wrong = f"is outside the range of a gp3 volume, {least} to {most}"
+            yield Problem(path=f"{path}.{name}", wrong=wrong, value=value, remedy="write a value in the range")
     if _GP3_MIB_PER_SECOND[1] >= machines.disk_mib_per_second > machines.disk_iops / 4 >= _GP3_IOPS[0] / 4:
         yield Problem(
             path=f"{path}.disk_mib_per_second",
-            wrong=f"is more than a quarter of disk_iops {machines.disk_iops}, which gp3 does not give",
+            wrong=f"is more than a quarter of disk_iops {machines.disk_iops}, which gp3 does not allow",
             value=machines.disk_mib_per_second,
-            remedy=f"lower it to {machines.disk_iops // 4} or raise disk_iops",
+            remedy=f"lower it to {machines.disk_iops // 4}, or raise disk_iops",
         )
 
 
@@ -176,15 +178,15 @@ def _services(settings: Settings, root: str) -> Iterator[Problem]:
     if network.kind != "made" or not network.private_services:
         return
     if settings.cloud is not Cloud.AWS:
-        remedy = "remove it; Google Cloud's private access needs no list"
-        yield Problem(path=path, wrong="is AWS's", value=list(network.private_services), remedy=remedy)
+        remedy = "remove it; Google Cloud's private access does not need a list"
+        yield Problem(path=path, wrong="is only for AWS", value=list(network.private_services), remedy=remedy)
         return
     for index, name in enumerate(network.private_services):
         if name in network.private_services[:index]:
             yield Problem(path=f"{path}.{index}", wrong="is named twice", value=name, remedy="name it once")
         elif name not in ENDPOINTS and (alike := get_close_matches(name, ENDPOINTS, n=2, cutoff=0.75)):
             remedy = f"did you mean {' or '.join(alike)}?"
-            yield Problem(path=f"{path}.{index}", wrong="is no service known here", value=name, remedy=remedy)
+            yield Problem(path=f"{path}.{index}", wrong="is not a known service", value=name, remedy=remedy)
 
 
 def _given(settings: Settings, root: str) -> Iterator[Problem]:
@@ -196,25 +198,26 @@ def _given(settings: Settings, root: str) -> Iterator[Problem]:
     for place, name in named.items():
         word = "vpc" if place == "id" else "subnet"
         if not name.strip() or (settings.cloud is Cloud.AWS and not re.fullmatch(rf"{word}-[0-9a-f]+", name)):
-            remedy = f"write its id as {word}-0123456789abcdef0" if settings.cloud is Cloud.AWS else "write its name"
-            yield Problem(path=f"{path}.{place}", wrong=f"is no {word}", value=name, remedy=remedy)
+            example = f"write its id, for example {word}-0123456789abcdef0"
+            remedy = example if settings.cloud is Cloud.AWS else "write its name"
+            yield Problem(path=f"{path}.{place}", wrong=f"is not a {word}", value=name, remedy=remedy)
         elif name in seen and settings.cloud is Cloud.AWS:
-            remedy = "name the subnet of that zone: one lies in one zone"
-            yield Problem(path=f"{path}.{place}", wrong="stands for two zones", value=name, remedy=remedy)
+            remedy = "write the subnet of that zone, because a subnet is in one zone"
+            yield Problem(path=f"{path}.{place}", wrong="is given for two zones", value=name, remedy=remedy)
         seen.add(name)
 
 
 def _control_machine(settings: Settings, root: str) -> Iterator[Problem]:
     if settings.control is None:
         return
-    pattern, form = _MACHINES[settings.cloud]
+    pattern, example = _MACHINES[settings.cloud]
     path, name = f"{root}.control.machine_type", settings.control.machine_type
     if not re.fullmatch(pattern, name):
-        wrong = f"is no machine type of {settings.cloud}"
-        yield Problem(path=path, wrong=wrong, value=name, remedy=f"write {form}")
+        wrong = f"is not a machine type of {settings.cloud}"
+        yield Problem(path=path, wrong=wrong, value=name, remedy=f"write a machine type, for example {example}")
     elif any(machine.name == name for machine in catalogue.machines(settings.cloud)):
-        remedy = f"choose a small one without, {form.partition(', ')[2]}"
-        yield Problem(path=path, wrong="has GPUs, and the control host uses none", value=name, remedy=remedy)
+        remedy = f"choose a small machine type without GPUs, for example {example}"
+        yield Problem(path=path, wrong="has GPUs, and the control host does not use them", value=name, remedy=remedy)
 
 
 def _urls(settings: Settings, root: str) -> Iterator[Problem]:
@@ -232,32 +235,31 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
         except ValueError:
             known, password, scattered = False, None, False
         if password:
-            remedy = "leave it out; give it to the processes, as PGPASSWORD or a passfile"
-            yield Problem(
-                path=f"{root}.{name}", wrong="holds a password, and settings are read by many", remedy=remedy
-            )
+            remedy = "leave it out, and set PGPASSWORD or a passfile for the processes"
+            wrong = "contains a password, and many people can read settings"
+            yield Problem(path=f"{root}.{name}", wrong=wrong, remedy=remedy)
         elif not known:
-            remedy = f"write one as {' or '.join(f'{scheme}://…' for scheme in allowed)}"
-            yield Problem(path=f"{root}.{name}", wrong="is no such address", value=url, remedy=remedy)
+            remedy = f"write a URL such as {' or '.join(f'{scheme}://…' for scheme in allowed)}"
+            yield Problem(path=f"{root}.{name}", wrong="is not a valid URL", value=url, remedy=remedy)
         elif scattered and settings.environment != EMBEDDED:
-            wrong = "is no whole path: each folder that a command runs in would have a ledger, and leases, of its own"
-            remedy = "write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"
+            wrong = "is a relative path: commands in different folders would use different ledgers and leases"
+            remedy = "write four slashes, for example sqlite:////var/lib/gpu-fleet/ledger.db"
             yield Problem(path=f"{root}.{name}", wrong=wrong, value=url, remedy=remedy)
         elif name == "ledger_url" and (why := why_unverified(url)):
             # the fleet document contains it, and readers of a document in a bucket cannot open such a ledger
             yield Problem(path=f"{root}.{name}", wrong=why, value=url, remedy=REMEDY)
 
 
-def _told(settings: Settings, root: str) -> Iterator[Problem]:
+def _channel(settings: Settings, root: str) -> Iterator[Problem]:
     if settings.notify is None:
         return
     path, channel = f"{root}.notify.slack_channel", settings.notify.slack_channel
     if find_secrets(channel):
-        remedy = "write the channel's name, as #gpu-cost; the webhook is a secret, to be changed now"
-        yield Problem(path=path, wrong="is a webhook, which lets everybody post", remedy=remedy)
+        remedy = "change the webhook, because it is a secret; write the name of the channel, for example #gpu-cost"
+        yield Problem(path=path, wrong="is a webhook, with which anyone can post", remedy=remedy)
     elif not re.fullmatch(r"#?[^\s#/:]{1,80}", channel):
-        remedy = "write its name, as #gpu-cost"
-        yield Problem(path=path, wrong="is no channel", value=channel, remedy=remedy)
+        remedy = "write its name, for example #gpu-cost"
+        yield Problem(path=path, wrong="is not a channel", value=channel, remedy=remedy)
 
 
 def _prices(settings: Settings, root: str, today: date) -> Iterator[Problem]:
@@ -266,18 +268,18 @@ def _prices(settings: Settings, root: str, today: date) -> Iterator[Problem]:
         path = f"{root}.prices.{index}"
         cloud, _, rest = price.sku.partition(":")
         if cloud not in {*Cloud} or not re.fullmatch(r"[a-z0-9]+(:[\w.-]+)+", rest):
-            remedy = f"write one as {settings.cloud}:… ; `gpufleet plan-cost` names those that lack a price"
-            yield Problem(path=f"{path}.sku", wrong="is no sku", value=price.sku, remedy=remedy)
+            remedy = f"write {settings.cloud}:…; `gpufleet plan-cost` lists each sku without a price"
+            yield Problem(path=f"{path}.sku", wrong="is not a sku", value=price.sku, remedy=remedy)
             continue
         if price.sku in seen:
-            yield Problem(path=f"{path}.sku", wrong="is priced twice", value=price.sku, remedy="keep one of them")
+            yield Problem(path=f"{path}.sku", wrong="has two prices", value=price.sku, remedy="remove one of them")
         seen.add(price.sku)
         if not price.source.strip():
-            remedy = "say where it comes from: a list, a contract, an estimate"
+            remedy = "write where the price is from: a list, a contract or an estimate"
             yield Problem(path=f"{path}.source", wrong="is empty", value=price.source, remedy=remedy)
         if _day(price.as_of) > today + timedelta(days=1):
-            remedy = "write the day on which it was seen"
-            yield Problem(path=f"{path}.as_of", wrong="lies in the future", value=price.as_of, remedy=remedy)
+            remedy = "write the day on which you read the price"
+            yield Problem(path=f"{path}.as_of", wrong="is in the future", value=price.as_of, remedy=remedy)
         service, _, of = rest.partition(":")
         if cloud == settings.cloud and service in ("ec2", "compute"):
             yield from _slip(f"{path}.sku", settings.cloud, price.sku, of.partition(":")[0])
@@ -288,7 +290,8 @@ def _slip(path: str, cloud: Cloud, sku: str, name: str) -> Iterator[Problem]:
     known = [machine.name for machine in catalogue.machines(cloud) if machine.name[0] == name[:1]]
     if name not in known and (alike := get_close_matches(name, known, n=2, cutoff=0.85)):
         remedy = f"did you mean {' or '.join(alike)}?"
-        yield Problem(path=path, wrong=f"no {cloud} machine type {name!r} in the catalogue", value=sku, remedy=remedy)
+        wrong = f"contains {name!r}, which is not a machine type of {cloud} in the catalogue"
+        yield Problem(path=path, wrong=wrong, value=sku, remedy=remedy)
 
 
 def _day(text: str) -> date:
@@ -306,20 +309,23 @@ def clients(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
         try:
             network = ipaddress.ip_network(client)
         except ValueError:
-            yield Problem(path=where, wrong="is no network", value=client, remedy="write one as 10.0.0.0/8")
+            yield Problem(
+                path=where, wrong="is not a network", value=client, remedy="write a CIDR such as 10.0.0.0/8"
+            )
             continue
         if network.prefixlen == 0:
-            yield Problem(path=where, wrong="is everybody", value=client, remedy="name the networks of your clients")
+            wrong = "contains all addresses of the internet"
+            yield Problem(path=where, wrong=wrong, value=client, remedy="write the networks of your clients")
         elif isinstance(network, ipaddress.IPv6Network):
-            remedy = "name the IPv4 networks of your clients"
-            yield Problem(path=where, wrong="is IPv6, which the router does not speak", value=client, remedy=remedy)
+            remedy = "write the IPv4 networks of your clients"
+            yield Problem(path=where, wrong="is IPv6, which the router does not support", value=client, remedy=remedy)
         elif network.prefixlen < _WIDEST_CLIENT:
-            wrong = f"is {2 ** (32 - network.prefixlen):,} addresses, almost everybody"
-            yield Problem(path=where, wrong=wrong, value=client, remedy="name the networks of your clients")
+            wrong = f"contains {2 ** (32 - network.prefixlen):,} addresses, a large part of the internet"
+            yield Problem(path=where, wrong=wrong, value=client, remedy="write the networks of your clients")
         elif "/" not in client:
             yield Problem(path=where, wrong="has no prefix length", value=client, remedy=f"write {network}")
         elif within := next((known for known in parsed if network.subnet_of(known)), None):
-            wrong = "is named twice" if within == network else f"lies within {within}, which is named already"
+            wrong = "is named twice" if within == network else f"is part of {within}, which is named already"
             yield Problem(path=where, wrong=wrong, value=client, remedy="remove it")
         else:
             parsed.append(network)

@@ -210,5 +210,5 @@ def device_of(volume: str) -> str:
 def zones_of_routers(zones: Sequence[str], count: int) -> tuple[str, ...]:
     """Return one zone for each router. Raises ValueError when there are fewer zones than routers."""
     if count > len(zones):
-        raise ValueError(f"{count} routers need {count} zones, there are {len(zones)}")
+        raise ValueError(f"zones: expected at least {count}, one for each router, got {len(zones)}")
     return tuple(zones[:count])

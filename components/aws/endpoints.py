@@ -62,8 +62,14 @@ def of_service(service: str, *, account: str, registries: Sequence[str] = ()) ->
 
 
 def _allowed(sid: str, actions: Sequence[str], resources: Sequence[str], when: Mapping[str, Any]) -> dict[str, Any]:
-    said = {"Sid": sid, "Effect": "Allow", "Principal": "*", "Action": list(actions), "Resource": list(resources)}
-    return said | ({"Condition": when} if when else {})
+    statement = {
+        "Sid": sid,
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": list(actions),
+        "Resource": list(resources),
+    }
+    return statement | ({"Condition": when} if when else {})
 
 
 def _policy(*statements: Mapping[str, Any]) -> str:

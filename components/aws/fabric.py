@@ -53,7 +53,7 @@ def interface_count(machine_types: tuple[str, ...]) -> int:
     counts = set(found.values())
     count = counts.pop()
     if counts or not count:
-        raise ValueError(f"machine types {found} do not have the same number of EFA interfaces, one at least")
+        raise ValueError(f"machine types {found}: expected the same number of EFA interfaces for all, at least one")
     return count
 
 

@@ -10,7 +10,7 @@ from pulumi_aws import autoscaling, ec2
 
 from components.aws.fabric import close_together
 from components.aws.templates import Template, launch_template
-from components.capacity import BLOCK_ENDS_EARLY, Owned, PoolCapacity, group_entry, reserved_at_creation
+from components.capacity import BLOCK_ENDS_EARLY, Ownership, PoolCapacity, group_entry, reserved_at_creation
 from gpufleet.domain import tags
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
@@ -25,7 +25,7 @@ HOOK_MARGIN: Final = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPoolArgs:
-    owned: Owned
+    owned: Ownership
     capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
@@ -139,7 +139,7 @@ class GpuPool(pulumi.ComponentResource):
                 machine_types=on_demand.machine_types,
                 zones=on_demand.zones,
                 limit=on_demand.max,
-                at_creation=self._args.capacity.stand_in_at_creation(),
+                at_creation=self._args.capacity.fallback_at_creation(),
             )
         ]
 

@@ -21,12 +21,12 @@ class Allowed:
     """Conditions in IAM syntax."""
 
     def statement(self) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        statement: dict[str, Any] = {
             "Effect": "Allow",
             "Action": sorted(self.actions),
             "Resource": sorted(self.resources),
         }
-        return said | ({"Condition": self.when} if self.when else {})
+        return statement | ({"Condition": self.when} if self.when else {})
 
 
 class MachineIdentity(pulumi.ComponentResource):

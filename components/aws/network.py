@@ -174,6 +174,6 @@ def subnet_cidrs(cidr: str, prefix: int, zones: int) -> tuple[str, ...]:
     """
     network = ipaddress.ip_network(cidr)
     if prefix <= network.prefixlen or 2 ** (prefix - network.prefixlen) < zones + 1:
-        raise ValueError(f"{zones} zones of /{prefix} do not fit into {cidr}; widen cidr or lengthen zone_prefix")
+        raise ValueError(f"{zones} zones of /{prefix} do not fit into {cidr}; widen cidr, or raise zone_prefix")
     subnets = network.subnets(new_prefix=prefix)
     return tuple(str(next(subnets)) for _ in range(zones + 1))

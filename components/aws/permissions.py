@@ -165,11 +165,13 @@ def _named(rule: OrphanPolicy, environment: str) -> dict[str, Mapping[str, str |
 
     IAM cannot test the age of a machine, and a rule's owner may be in one of several tags.
     """
-    said: dict[str, str | list[str]] = {f"ec2:ResourceTag/{key}": value for key, value in sorted(rule.tags.items())}
+    patterns: dict[str, str | list[str]] = {
+        f"ec2:ResourceTag/{key}": value for key, value in sorted(rule.tags.items())
+    }
     if rule.name_like is not None:
-        said["ec2:ResourceTag/Name"] = rule.name_like
+        patterns["ec2:ResourceTag/Name"] = rule.name_like
     return {
-        "StringLike": {"ec2:InstanceType": ["g*", "p*"], **said},
+        "StringLike": {"ec2:InstanceType": ["g*", "p*"], **patterns},
         "StringEqualsIfExists": {f"ec2:ResourceTag/{tags.ENVIRONMENT}": environment},
     }
 

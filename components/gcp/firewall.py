@@ -40,7 +40,9 @@ class FirewallArgs:
 
     def __post_init__(self) -> None:
         if ANYWHERE in self.client_networks:
-            raise ValueError(f"client_networks holds {ANYWHERE}: name the networks of your clients")
+            raise ValueError(
+                f"client_networks: {ANYWHERE} contains all addresses; write the networks of your clients"
+            )
 
 
 class Firewall(pulumi.ComponentResource):

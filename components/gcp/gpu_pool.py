@@ -9,7 +9,7 @@ from typing import Final, Literal
 import pulumi
 from pulumi_gcp import compute
 
-from components.capacity import Owned, PoolCapacity, group_entry, reserved_at_creation
+from components.capacity import Ownership, PoolCapacity, group_entry, reserved_at_creation
 from components.gcp.firewall import AGENT_PORT
 from components.gcp.templates import LOCAL_SSD_GIB, Template, instance_template, local_ssd_count
 from gpufleet.domain import tags
@@ -25,7 +25,7 @@ BASE_NAME_LIMIT: Final = 58
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPoolArgs:
-    owned: Owned
+    owned: Ownership
     capacity: PoolCapacity
     template: Template
     user_data: Callable[[CapacityType], str]
@@ -147,7 +147,7 @@ class GpuPool(pulumi.ComponentResource):
             distribution_policy_zones=list(on_demand.zones),
             distribution_policy_target_shape="ANY",
             instance_flexibility_policy=_flexibility(on_demand.machine_types),
-            target_size=self._args.capacity.stand_in_at_creation(),
+            target_size=self._args.capacity.fallback_at_creation(),
             update_policy=compute.RegionInstanceGroupManagerUpdatePolicyArgs(
                 type="OPPORTUNISTIC",
                 minimal_action="REPLACE",
@@ -181,7 +181,7 @@ class GpuPool(pulumi.ComponentResource):
             return []
         name = f"{self._name}-flex-start"
         template = self._template(name, CapacityType.FLEX_START, bought.machine_type, run=bought.run)
-        at_creation = self._args.capacity.stand_in_at_creation()
+        at_creation = self._args.capacity.fallback_at_creation()
         # the group must not recreate an instance that ended on schedule: the spot watchdog decides what follows
         group = self._zonal(name, bought.zone, template, at_creation=at_creation, on_failure="DO_NOTHING")
         return [

@@ -119,10 +119,10 @@ def _only(bucket: str, right: OnBucket) -> storage.BucketIAMMemberConditionArgs 
     if not right.prefixes:
         return None
     objects = f"projects/_/buckets/{bucket}/objects/"
-    said = [f'resource.name.startsWith("{objects}{prefix}")' for prefix in right.prefixes]
+    conditions = [f'resource.name.startsWith("{objects}{prefix}")' for prefix in right.prefixes]
     # a list call targets the bucket, and the requested prefix is an attribute of the request
-    said += [f'{_LISTED}.startsWith("{prefix}")' for prefix in right.listed]
-    expression = " || ".join(said)
+    conditions += [f'{_LISTED}.startsWith("{prefix}")' for prefix in right.listed]
+    expression = " || ".join(conditions)
     if right.ending:
         expression = f'({expression}) && resource.name.endsWith("{right.ending}")'
     return storage.BucketIAMMemberConditionArgs(title="own objects", expression=expression)

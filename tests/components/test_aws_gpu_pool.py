@@ -8,7 +8,7 @@ import pytest
 from components.aws.fabric import Fabric, interface_count
 from components.aws.gpu_pool import GpuPool, GpuPoolArgs
 from components.aws.templates import Template
-from components.capacity import Owned, PoolCapacity
+from components.capacity import Ownership, PoolCapacity
 from gpufleet.domain import tags
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
 from gpufleet.settings.document import GroupEntry
@@ -42,7 +42,7 @@ def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) 
         pool = GpuPool(
             "chat",
             GpuPoolArgs(
-                owned=Owned(environment="test", pool="chat", owner="search-team"),
+                owned=Ownership(environment="test", pool="chat", owner="search-team"),
                 capacity=capacity,
                 template=Template(image="ami-1", instance_profile="arn:profile", security_group="sg-1"),
                 user_data=lambda capacity_type: f"#!/bin/bash\n# {capacity_type}\n",

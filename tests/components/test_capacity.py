@@ -55,7 +55,7 @@ def test_spot_at_creation_has_the_right_sum_and_is_spread(target: int, spare: in
     ],
 )
 def test_on_demand_starts_only_where_no_spot_is_tried(capacity: PoolCapacity, expected: int) -> None:
-    assert capacity.stand_in_at_creation() == expected
+    assert capacity.fallback_at_creation() == expected
 
 
 def test_one_zone_may_provide_all_capacity_that_is_not_reserved() -> None:

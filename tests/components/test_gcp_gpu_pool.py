@@ -6,7 +6,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.capacity import Owned, PoolCapacity
+from components.capacity import Ownership, PoolCapacity
 from components.gcp.gpu_pool import BASE_NAME_LIMIT, GpuPool, GpuPoolArgs, instance_base
 from components.gcp.templates import Template
 from gpufleet.settings.environment import Capacity, CapacityBlock, FlexStart, OnDemand, Reserved, Spot
@@ -36,7 +36,7 @@ def declare(environment: str, **more: Any) -> None:
         GpuPool(
             "chat",
             GpuPoolArgs(
-                owned=Owned(environment=environment, pool="chat", owner="search-team"),
+                owned=Ownership(environment=environment, pool="chat", owner="search-team"),
                 capacity=PoolCapacity(target=1, spare=0, max=2, ways=Capacity(**bought)),
                 template=Template(
                     image="projects/p/global/images/i", service_account="sa", subnet="net", region="us-central1"
