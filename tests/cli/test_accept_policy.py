@@ -25,7 +25,7 @@ def fleet(tmp_path: Path) -> FleetDocument:
     return document().model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}", "notify": None})
 
 
-def over_world() -> WatchdogKind:
+def idle_watchdog() -> WatchdogKind:
     """The idle watchdog with a fake cloud and the real ledger."""
     fake = idle_fleet(1)
     return WatchdogKind(
@@ -40,7 +40,7 @@ def reasons(kind: WatchdogKind, fleet: FleetDocument, options: Options) -> dict[
 
 @pytest.mark.parametrize("how", ["dry", "hash"])
 def test_policy_acts_after_a_dry_run_or_acceptance(fleet: FleetDocument, how: str) -> None:
-    kind = over_world()
+    kind = idle_watchdog()
     assert reasons(kind, fleet, Options(apply=True)) == UNSEEN
     if how == "dry":
         reasons(kind, fleet, Options())
@@ -51,7 +51,7 @@ def test_policy_acts_after_a_dry_run_or_acceptance(fleet: FleetDocument, how: st
 def test_dry_run_that_creates_the_ledger_warns_about_other_machines(
     fleet: FleetDocument, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kind = over_world()
+    kind = idle_watchdog()
     reasons(kind, fleet, Options())
     assert "ledger.db is not on this machine: if its watchdogs" in " ".join(capsys.readouterr().err.split())
     reasons(kind, fleet, Options())
@@ -60,15 +60,15 @@ def test_dry_run_that_creates_the_ledger_warns_about_other_machines(
 
 
 def test_unknown_hash_is_an_error_that_names_the_known_ones(fleet: FleetDocument) -> None:
-    with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as said:
-        over_fleets(over_world(), [fleet], Options(apply=True, accept=("0123abcd",)))
-    assert said.value.code is ErrorCode.WRONG_USE
+    with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as refused:
+        over_fleets(idle_watchdog(), [fleet], Options(apply=True, accept=("0123abcd",)))
+    assert refused.value.code is ErrorCode.WRONG_USE
 
 
 def test_hash_applies_to_each_pool_with_such_a_policy(fleet: FleetDocument) -> None:
     twin = fleet.pools[0].model_copy(update={"name": "twin", "groups": []})
     pools = fleet.model_copy(update={"pools": [*fleet.pools, twin]})
-    assert reasons(over_world(), pools, Options(apply=True, accept=(DIGEST,))) == {instance(1).id: Reason.IDLE}
+    assert reasons(idle_watchdog(), pools, Options(apply=True, accept=(DIGEST,))) == {instance(1).id: Reason.IDLE}
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["of the first", "of the second"])
@@ -78,9 +78,9 @@ def test_hash_of_one_fleet_does_not_apply_to_others(fleet: FleetDocument, tmp_pa
     fleets = [fleet, other.model_copy(update=places)]
     accept = digests(fleets[which], "idle")["batch"]
     with pytest.raises(AppError, match="--accept-policy 0123abcd: no pool has that"):
-        over_fleets(over_world(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
-    assert not any(accepted(one) for one in fleets), "a mistake is said before anything is done"
-    over_fleets(over_world(), fleets, Options(apply=True, accept=(accept,)))
+        over_fleets(idle_watchdog(), fleets, Options(apply=True, accept=(accept, "0123abcd")))
+    assert not any(accepted(one) for one in fleets), "a mistake is reported before anything is done"
+    over_fleets(idle_watchdog(), fleets, Options(apply=True, accept=(accept,)))
     assert [accepted(one) for one in fleets] == [which == 0, which == 1]
 
 

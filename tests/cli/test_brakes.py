@@ -33,15 +33,15 @@ from watchdogs.spot import lifecycle
 @pytest.mark.parametrize("command", ["pause", "keep"])
 def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
-    words = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
-    done = CliRunner().invoke(build("brakes"), words)
+    arguments = [command, "chat", "--reason", "x", "--for", "999999999d", "--fleet", str(document(tmp_path))]
+    done = CliRunner().invoke(build("brakes"), arguments)
     assert isinstance(done.exception, AppError), done.exception
     assert done.exception.code is ErrorCode.WRONG_USE
     assert "--for 999999999d" in str(done.exception)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         pytest.param(
             ["pause", "chat", "--reason", "x", "--for", "0s"], "--for 0s: ends immediately; give", id="pause 0s"
@@ -76,15 +76,15 @@ def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> N
         pytest.param(["pause", "chat", "--reason", "x", "--owner", " "], "--owner ' ' is empty", id="no owner"),
     ],
 )
-def test_wrong_arguments_are_named_with_the_remedy(tmp_path: Path, words: list[str], said: str) -> None:
+def test_wrong_arguments_are_named_with_the_remedy(tmp_path: Path, arguments: list[str], message: str) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
-    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    done = CliRunner().invoke(build("brakes"), [*arguments, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, AppError), done.exception
-    assert (done.exception.code, said in str(done.exception)) == (ErrorCode.WRONG_USE, True), done.exception
+    assert (done.exception.code, message in str(done.exception)) == (ErrorCode.WRONG_USE, True), done.exception
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(["pause", "chat"], id="pause"),
         pytest.param(["pause", "all"], id="pause all"),
@@ -96,25 +96,25 @@ def test_wrong_arguments_are_named_with_the_remedy(tmp_path: Path, words: list[s
 @pytest.mark.parametrize(
     ("end", "hours"),
     [
-        pytest.param([], 4, id="not said"),
+        pytest.param([], 4, id="default"),
         pytest.param(["--for", "2d"], 48, id="2d"),
         pytest.param(["--until-resumed"], None, id="until resumed"),
     ],
 )
 def test_a_brake_has_an_owner_a_reason_and_an_end(
-    tmp_path: Path, words: list[str], end: list[str], hours: int | None
+    tmp_path: Path, arguments: list[str], end: list[str], hours: int | None
 ) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     more = ["--reason", " a launch ", "--owner", "ann", *end, "--fleet", str(path)]
     before = datetime.now(UTC)
-    done = CliRunner().invoke(build("brakes"), [*words, *more])
+    done = CliRunner().invoke(build("brakes"), [*arguments, *more])
     assert done.exit_code == 0, done.exception
     (brake,) = operations.brakes(engine, ledger_name(load([str(path)])[0]), before)
-    assert (brake.kind, brake.scope, brake.owner, brake.reason) == (words[0], words[1], "ann", "a launch")
+    assert (brake.kind, brake.scope, brake.owner, brake.reason) == (arguments[0], arguments[1], "ann", "a launch")
     if hours is None:
         assert brake.until is None and "until `gpufleet resume`" in done.stdout
     else:
-        shown = "%Y-%m-%dT%H:%M:%S+00:00" if words[0] == "target" else "%Y-%m-%d %H:%M UTC"
+        shown = "%Y-%m-%dT%H:%M:%S+00:00" if arguments[0] == "target" else "%Y-%m-%d %H:%M UTC"
         assert brake.until is not None and f"until {brake.until:{shown}}" in done.stdout
         assert timedelta(0) <= brake.until - before - timedelta(hours=hours) < timedelta(minutes=1)
     engine.dispose()
@@ -124,8 +124,8 @@ def test_target_that_is_set_again_is_held_only_by_the_last_owner(tmp_path: Path)
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     fleet, now = ledger_name(load([str(path)])[0]), datetime.now(UTC)
 
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(build("brakes"), [*words, "--fleet", str(path)])
+    def call(*arguments: str) -> Result:
+        return CliRunner().invoke(build("brakes"), [*arguments, "--fleet", str(path)])
 
     for value, owner in (("2", "ann"), ("2", "bob"), ("3", "cid")):
         assert call("target", "chat", value, "--reason", "a launch", "--owner", owner).exit_code == 0
@@ -159,8 +159,11 @@ def test_target_that_is_set_again_is_held_only_by_the_last_owner(tmp_path: Path)
 def test_resume_reports_remaining_brakes(tmp_path: Path, scope: str, still: list[str]) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     fleet = ["--fleet", str(document(tmp_path))]
-    for words in (["pause", "chat"], ["keep", "batch"], ["pause", "all", "--until-resumed"]):
-        assert CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--owner", "ann", *fleet]).exit_code == 0
+    for arguments in (["pause", "chat"], ["keep", "batch"], ["pause", "all", "--until-resumed"]):
+        assert (
+            CliRunner().invoke(build("brakes"), [*arguments, "--reason", "x", "--owner", "ann", *fleet]).exit_code
+            == 0
+        )
     done = CliRunner().invoke(build("brakes"), ["resume", scope, *fleet])
     assert done.stdout == f"1 brakes of {scope} released\n"
     assert [line for line in still if line not in done.stderr] == []
@@ -171,8 +174,8 @@ def test_json_lists_set_released_and_remaining_brakes(tmp_path: Path) -> None:
     open_ledger(f"sqlite:///{tmp_path}/ledger.db").dispose()
     fleet = ["--fleet", str(document(tmp_path))]
 
-    def call(*words: str) -> Any:
-        done = CliRunner().invoke(build("brakes"), [*words, "--json", "--owner", "ann", *fleet])
+    def call(*arguments: str) -> Any:
+        done = CliRunner().invoke(build("brakes"), [*arguments, "--json", "--owner", "ann", *fleet])
         assert (done.exit_code, done.stderr) == (0, ""), done.exception
         return json.loads(done.stdout)
 
@@ -217,8 +220,8 @@ def test_drain_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("app.brakes.inventory_of", lambda _: OneInstance())
     monkeypatch.setattr("app.brakes.agents_of", lambda *_: None)
     monkeypatch.setattr("app.brakes.FleetAgents", lambda _: OneInstance())
-    words = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
-    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+    arguments = ["drain", "i-1", "--reason", "odd noises", "--owner", "ann", "--json"]
+    done = CliRunner().invoke(build("brakes"), [*arguments, "--fleet", str(document(tmp_path))])
     assert json.loads(done.stdout) == [
         {
             "environment": "dev", "instance": "i-1", "phase": "draining", "reason": "by hand, ann: odd noises",
@@ -228,22 +231,22 @@ def test_drain_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(["pause", "chat", "--reason", "x"], id="pause"),
         pytest.param(["resume", "chat"], id="resume"),
         pytest.param(["resume", "all"], id="resume all"),
-        pytest.param(["resume", "gone"], id="resume what is no pool any more"),
+        pytest.param(["resume", "gone"], id="resume a pool that was removed"),
     ],
 )
-def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path, words: list[str]) -> None:
-    done = CliRunner().invoke(build("brakes"), [*words, "--fleet", str(document(tmp_path))])
+def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    done = CliRunner().invoke(build("brakes"), [*arguments, "--fleet", str(document(tmp_path))])
     assert isinstance(done.exception, AppError) and "is not on this machine" in str(done.exception)
     assert not (tmp_path / "ledger.db").exists(), "with a file there, the next brake would not be refused"
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(["target"], id="target"),
         pytest.param(["status", "--no-costs"], id="status"),
@@ -253,9 +256,9 @@ def test_a_machine_without_the_ledger_brakes_and_releases_nothing(tmp_path: Path
         pytest.param(["ledger", "verify"], id="ledger verify"),
     ],
 )
-def test_reading_creates_no_ledger(tmp_path: Path, words: list[str]) -> None:
+def test_reading_creates_no_ledger(tmp_path: Path, arguments: list[str]) -> None:
     """A new file would make the next `pause` succeed without an effect on any watchdog."""
-    done = CliRunner().invoke(build(), [*words, "--fleet", str(document(tmp_path))])
+    done = CliRunner().invoke(build(), [*arguments, "--fleet", str(document(tmp_path))])
     assert done.exception is None or isinstance(done.exception, (SystemExit, AppError)), done.exception
     assert not (tmp_path / "ledger.db").exists()
 
@@ -268,13 +271,13 @@ def test_targets_without_the_ledger_are_those_of_the_settings(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["no pass has acted", "a pass has acted"])
-@pytest.mark.parametrize("words", [["pause", "chat"], ["keep", "chat"], ["target", "chat", "2"]], ids=" ".join)
-def test_brake_in_an_unused_ledger_prints_a_warning(tmp_path: Path, words: list[str], used: bool) -> None:
+@pytest.mark.parametrize("arguments", [["pause", "chat"], ["keep", "chat"], ["target", "chat", "2"]], ids=" ".join)
+def test_brake_in_an_unused_ledger_prints_a_warning(tmp_path: Path, arguments: list[str], used: bool) -> None:
     engine, path = open_ledger(f"sqlite:///{tmp_path}/ledger.db"), document(tmp_path)
     if used:
         made = Decision(resource="chat", pool="chat", action=Action.KEEP, reason=Reason.AS_WANTED)
         record_decisions(engine, ledger_name(load([str(path)])[0]), "scale", [made], datetime.now(UTC))
-    done = CliRunner().invoke(build("brakes"), [*words, "--reason", "x", "--fleet", str(path)])
+    done = CliRunner().invoke(build("brakes"), [*arguments, "--reason", "x", "--fleet", str(path)])
     assert done.exit_code == 0, done.exception
     assert ("no pass with --apply has used the ledger" in done.stderr) is not used
 
@@ -321,9 +324,9 @@ class Knows:
 @pytest.mark.parametrize(
     ("scope", "error", "code", "left"),
     [
-        pytest.param("i-1", None, None, 0, id="it is gone"),
-        pytest.param("i-2", None, ErrorCode.WRONG_USE, 1, id="nobody ever braked it"),
-        pytest.param("i-1", OSError("no answer"), ErrorCode.FAILED, 1, id="who knows whether it is gone"),
+        pytest.param("i-1", None, None, 0, id="it is terminated"),
+        pytest.param("i-2", None, ErrorCode.WRONG_USE, 1, id="it never had a brake"),
+        pytest.param("i-1", OSError("no answer"), ErrorCode.FAILED, 1, id="the cloud does not answer"),
     ],
 )
 def test_pause_of_a_terminated_instance_can_be_released(

@@ -78,9 +78,9 @@ def test_file_ledger_is_restored_in_postgresql_and_back_in_a_file(tmp_path: Path
     assert run("backup", "--fleet", str(old), "--place", bucket).exit_code == 0
     with tempfile.TemporaryDirectory() as folder, postgres.running(Path(folder)) as url:
         new = machine(tmp_path / "new", url)
-        for words in (("restore", "--place", bucket), ("verify",), ("backup", "--place", other)):
+        for arguments in (("restore", "--place", bucket), ("verify",), ("backup", "--place", other)):
             # a separate process, as on another machine: it leaves no connection open here
-            command = [sys.executable, "-m", "cli.main", "ledger", *words, "--fleet", str(new)]
+            command = [sys.executable, "-m", "cli.main", "ledger", *arguments, "--fleet", str(new)]
             done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
         assert rows(new) == rows(old)
@@ -118,7 +118,7 @@ def test_the_newest_backup_is_restored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"),
+    ("harm", "message"),
     [
         (lambda data, pointer: data.write_bytes(data.read_bytes()[:-9]), "is damaged"),
         (lambda data, pointer: data.unlink(), "cannot be read"),
@@ -131,10 +131,10 @@ def test_the_newest_backup_is_restored(tmp_path: Path) -> None:
         ),
         (lambda data, pointer: pointer.unlink(), "there is no backup yet"),
     ],
-    ids=["cut", "gone", "broken-pointer", "newer", "a-list", "other-words", "none"],
+    ids=["cut", "gone", "broken-pointer", "newer", "a-list", "other-keys", "none"],
 )
 def test_a_bad_backup_is_refused_and_nothing_is_written(
-    tmp_path: Path, harm: Callable[[Path, Path], object], words: str
+    tmp_path: Path, harm: Callable[[Path, Path], object], message: str
 ) -> None:
     old, bucket = machine(tmp_path / "old"), tmp_path / "bucket"
     fill(old)
@@ -144,7 +144,7 @@ def test_a_bad_backup_is_refused_and_nothing_is_written(
     harm(data, pointer)
     new = machine(tmp_path / "new")
     empty = rows(new)
-    with pytest.raises(AppError, match=words):
+    with pytest.raises(AppError, match=message):
         run("restore", "--fleet", str(new), "--place", str(bucket))
     assert rows(new) == empty
 

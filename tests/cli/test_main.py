@@ -49,7 +49,7 @@ main.main()
 
 
 @pytest.mark.parametrize(
-    ("raised", "said"),
+    ("raised", "message"),
     [
         ("OSError(28, 'No space left on device')", "gpufleet: [Errno 28] No space left on device\n"),
         (
@@ -60,7 +60,7 @@ main.main()
     ],
     ids=["disk", "ledger"],
 )
-def test_unhandled_known_error_is_one_line(raised: str, said: str) -> None:
+def test_unhandled_known_error_is_one_line(raised: str, message: str) -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -75,7 +75,7 @@ main.build = build
 main.main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=False)
-    assert (done.returncode, done.stderr) == (1, said)
+    assert (done.returncode, done.stderr) == (1, message)
 
 
 def test_a_full_disk_under_stdout_is_one_line() -> None:
@@ -114,7 +114,7 @@ def test_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "answer"),
+    ("arguments", "code", "answer"),
     [
         pytest.param(["watch", "idle", "--json"], 1, "gone.json: No such file or directory", id="an error"),
         pytest.param(["report", "cost", "--format", "json"], 1, "gone.json: No such file", id="the longer way"),
@@ -127,9 +127,9 @@ def test_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
         pytest.param(["watch", "idle"], 1, None, id="for people"),
     ],
 )
-def test_errors_are_json_on_request(tmp_path: Path, words: list[str], code: int, answer: str | None) -> None:
+def test_errors_are_json_on_request(tmp_path: Path, arguments: list[str], code: int, answer: str | None) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *words, "--fleet", f"{tmp_path}/gone.json"],
+        [sys.executable, "-m", "cli.main", *arguments, "--fleet", f"{tmp_path}/gone.json"],
         cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == code and done.stderr
@@ -176,19 +176,19 @@ main.main()
 
 
 @pytest.mark.parametrize(
-    ("words", "closed", "left"),
+    ("arguments", "closed", "left"),
     [
         pytest.param("settings schema", ">&-", (0, ""), id="JSON"),
-        pytest.param("watch --help", ">&-", (0, ""), id="words"),
+        pytest.param("watch --help", ">&-", (0, ""), id="help"),
         pytest.param("watch idle --json --fleet /gone.json", ">&-", (1, "/gone.json: No such file"), id="an error"),
         pytest.param("watch idle --json --fleet /gone.json", ">&- 2>&-", (1, ""), id="stderr, too"),
     ],
 )
-def test_closed_stdout_is_not_a_failure(words: str, closed: str, left: tuple[int, str]) -> None:
+def test_closed_stdout_is_not_a_failure(arguments: str, closed: str, left: tuple[int, str]) -> None:
     done = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} -m cli.main {words} {closed}"],
+        ["sh", "-c", f"exec {sys.executable} -m cli.main {arguments} {closed}"],
         cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
-    code, said = left
-    assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(said))
-    assert said in done.stderr and "Traceback" not in done.stderr
+    code, error = left
+    assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(error))
+    assert error in done.stderr and "Traceback" not in done.stderr

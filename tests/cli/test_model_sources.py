@@ -27,7 +27,7 @@ def add(source: str | Path, bucket: Path, **environment: str) -> subprocess.Comp
     """`gpufleet model add` in a separate process: the clients cache settings for the life of a process."""
     scratch = bucket.parent / "scratch"
     scratch.mkdir(exist_ok=True)
-    words = [
+    arguments = [
         "model",
         "add",
         str(source),
@@ -41,7 +41,7 @@ def add(source: str | Path, bucket: Path, **environment: str) -> subprocess.Comp
     ]
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "MLFLOW_"))}
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", *words],
+        [sys.executable, "-m", "cli.main", *arguments],
         cwd=ROOT, env={**clean, "HF_HOME": str(bucket.parent / "hf"), **environment},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -77,15 +77,15 @@ def test_a_hub_gives_one_commit_its_licence_and_no_pickle(model: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("harm", "says"),
+    ("harm", "message"),
     [
         pytest.param("only pickles", "pickles are not taken", id="only pickles"),
         pytest.param("climbs", "no plain relative path", id="a path that climbs"),
-        pytest.param("swapped", "the source says 000000000000", id="bytes that are not those the hub published"),
+        pytest.param("swapped", "expected sha256 000000000000", id="bytes that are not those the hub published"),
         pytest.param("other", "HF_TOKEN", id="a repository that is not there"),
     ],
 )
-def test_rejected_models_of_a_hub(model: Path, tmp_path: Path, harm: str, says: str) -> None:
+def test_rejected_models_of_a_hub(model: Path, tmp_path: Path, harm: str, message: str) -> None:
     url = "hf://acme/chat"
     (model / "pytorch_model.bin").write_bytes(pickle.dumps([1]))
     with hub.serving(model) as up:
@@ -99,7 +99,7 @@ def test_rejected_models_of_a_hub(model: Path, tmp_path: Path, harm: str, says: 
             url = "hf://acme/other"
         done = add(url, tmp_path / "bucket", HF_ENDPOINT=up.url)
     assert done.returncode == 1
-    assert says in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert not (tmp_path / "bucket").exists()
 
 

@@ -15,9 +15,9 @@ from localcloud import tiny_model
 from tests.fixtures.model_document import DOCUMENT
 
 
-def run(*words: str | Path, code: int = 0) -> Any:
+def run(*arguments: str | Path, code: int = 0) -> Any:
     """Run a command with --json. Returns its document."""
-    done = CliRunner().invoke(build(), [str(word) for word in (*words, "--json")])
+    done = CliRunner().invoke(build(), [str(argument) for argument in (*arguments, "--json")])
     if isinstance(done.exception, AppError):
         raise done.exception
     assert done.exit_code == code, done.output
@@ -56,9 +56,9 @@ def test_from_a_folder_to_a_verified_cache(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_bytes_are_stored_once(model: Path, tmp_path: Path) -> None:
-    words = ("model", "add", model, "--name", "chat", "--bucket", tmp_path / "bucket", "--revision", "r")
-    assert run(*words)["added"] is True
-    assert run(*words)["added"] is False
+    arguments = ("model", "add", model, "--name", "chat", "--bucket", tmp_path / "bucket", "--revision", "r")
+    assert run(*arguments)["added"] is True
+    assert run(*arguments)["added"] is False
 
 
 def test_roll_out_and_roll_back(model: Path, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_approval_is_required_only_for_production(model: Path, tmp_path: Path) -
 def test_rollout_without_a_fleet_reports_that_running_instances_stay(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     first = add(model, bucket)
-    words = ["model", "rollout", first, "--name", "chat", "--bucket", str(bucket)]
-    said = " ".join(CliRunner().invoke(build(), words).stderr.split())
-    assert "continue to serve their own revision" in said and "--fleet URL" in said
+    arguments = ["model", "rollout", first, "--name", "chat", "--bucket", str(bucket)]
+    stderr = " ".join(CliRunner().invoke(build(), arguments).stderr.split())
+    assert "continue to serve their own revision" in stderr and "--fleet URL" in stderr
 
 
 def test_killed_rollback_resumes_in_the_same_direction(model: Path, tmp_path: Path) -> None:
@@ -160,14 +160,14 @@ def test_killed_rollback_resumes_in_the_same_direction(model: Path, tmp_path: Pa
     run("model", "rollout", first, *at)
     run("model", "rollout", second, *at)
     # the state after a `rollback --fleet` that died after it wrote its history, or after it wrote served.json
-    shelf = ModelRegistry(str(bucket), "chat")
+    registry = ModelRegistry(str(bucket), "chat")
     for dies_after in ("history", "served.json"):
-        shelf.write_history(shelf.history().with_served(second, going_back_to=first))
+        registry.write_history(registry.history().with_served(second, going_back_to=first))
         if dies_after == "served.json":
-            shelf.serve(first, going_back=True)
+            registry.serve(first, going_back=True)
         fleet = of_environment(tmp_path / "elsewhere", "dev")
         assert run("model", "rollback", *at, "--fleet", fleet)["served"] == first
-        assert shelf.history().going_back_to is None
+        assert registry.history().going_back_to is None
         # the rollback is complete, so another rollback selects the other revision
         assert run("model", "rollback", *at)["served"] == second
 

@@ -56,14 +56,14 @@ def run(*arguments: str, **environment: str) -> tuple[int, str]:
     done = CliRunner().invoke(
         build("plan_cost"), ["plan-cost", *arguments], env={"GPUFLEET_FLEET": "", **environment}
     )
-    said = str(done.exception) if isinstance(done.exception, AppError) else done.stdout
-    return done.exit_code, f"{done.stderr}{said}" if done.exit_code else done.stdout
+    output = str(done.exception) if isinstance(done.exception, AppError) else done.stdout
+    return done.exit_code, f"{done.stderr}{output}" if done.exit_code else done.stdout
 
 
 def test_spot_is_priced_by_what_was_observed(tmp_path: Path, fleet: str) -> None:
-    code, said = run(plan(tmp_path), "--json", "--fleet", fleet)
-    assert code == 0, said
-    (line,) = json.loads(said)["lines"]
+    code, output = run(plan(tmp_path), "--json", "--fleet", fleet)
+    assert code == 0, output
+    (line,) = json.loads(output)["lines"]
     # two thirds of thirty days at 0.30, the last ten days at 0.40
     assert [Decimal(line["usd_per_hour_each"][key]) for key in ("low", "now", "high")] == [
         Decimal("0.30"), Decimal("0.40"), Decimal("0.40"),
@@ -77,16 +77,16 @@ def test_spot_is_priced_by_what_was_observed(tmp_path: Path, fleet: str) -> None
 )
 def test_prices_of_other_environments_are_ignored(tmp_path: Path, fleet: str, environment: str, named: bool) -> None:
     more: tuple[Any, ...] = ("--fleet", fleet) if named else ()
-    code, said = run(plan(tmp_path, environment), *more)
+    code, output = run(plan(tmp_path, environment), *more)
     assert code == 1
-    assert "no price for aws:ec2:g6.xlarge:spot" in " ".join(said.split())
+    assert "no price for aws:ec2:g6.xlarge:spot" in " ".join(output.split())
 
 
 def test_missing_fleet_of_the_shell_is_reported_and_ignored(tmp_path: Path, fleet: str) -> None:
-    gone = str(tmp_path / "gone.json")
-    code, said = run(plan(tmp_path), GPUFLEET_FLEET=gone)
+    missing = str(tmp_path / "gone.json")
+    code, output = run(plan(tmp_path), GPUFLEET_FLEET=missing)
     assert code == 1
-    assert "without observed prices" in said and "no price for" in said
-    code, said = run(plan(tmp_path), "--fleet", gone)
+    assert "without observed prices" in output and "no price for" in output
+    code, output = run(plan(tmp_path), "--fleet", missing)
     assert code == 1
-    assert "without observed prices" not in said and "No such file" in said
+    assert "without observed prices" not in output and "No such file" in output

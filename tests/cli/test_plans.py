@@ -59,11 +59,13 @@ def test_a_plan_keeps_each_word_whole(width: int, lines: list[str]) -> None:
     before = STDOUT.width
     STDOUT.width = width
     try:
-        with STDOUT.capture() as said:
+        with STDOUT.capture() as captured:
             plans.show_plan(PLAN, "local: spot")
     finally:
         STDOUT.width = before
-    assert [" ".join(line.split()) for line in said.get().splitlines()] == [" ".join(line.split()) for line in lines]
+    assert [" ".join(line.split()) for line in captured.get().splitlines()] == [
+        " ".join(line.split()) for line in lines
+    ]
 
 
 def test_the_json_of_a_plan_carries_its_budget() -> None:

@@ -174,14 +174,14 @@ def test_a_day_costs_as_many_hours_as_it_has(tmp_path: Path, day: str, hours: in
     assert Decimal(read_json("cost", "--fleet", path, *window)["total"]["usd"]) == hours
 
 
-def refusal(*words: object) -> str:
-    done = call(*words)
+def refusal(*arguments: object) -> str:
+    done = call(*arguments)
     assert isinstance(done.exception, AppError), (done.output, done.exception)
     return str(done.exception)
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         pytest.param(("--tz", "Mars/Base"), "Mars/Base", id="unknown time zone"),
         pytest.param(("--since", "2026-11-21", "--until", "2026-11-20"), "is not before", id="since after until"),
@@ -189,8 +189,8 @@ def refusal(*words: object) -> str:
         pytest.param(("--out", "/none/x", "--format", "csv", "--since", "7d"), "/none/x", id="no folder"),
     ],
 )
-def test_invalid_input_is_named(fleet: Path, words: tuple[str, ...], expected: str) -> None:
-    assert expected in refusal("cost", "--fleet", fleet, *words)
+def test_invalid_input_is_named(fleet: Path, arguments: tuple[str, ...], expected: str) -> None:
+    assert expected in refusal("cost", "--fleet", fleet, *arguments)
 
 
 def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(fleet: Path, tmp_path: Path) -> None:
@@ -198,9 +198,11 @@ def test_a_missing_price_names_resource_and_remedy_and_may_be_shown_as_unknown(f
     with writing(engine) as connection:
         facts.add_runs(connection, [run("i-new", 0, CapacityType.ON_DEMAND, machine_type="g9.huge")])
     engine.dispose()
-    words = refusal("cost", "--fleet", fleet, *WINDOW)
+    message = refusal("cost", "--fleet", fleet, *WINDOW)
     assert (
-        "aws:ec2:g9.huge:on-demand" in words and "--allow-unpriced" in words and "`prices` of the settings" in words
+        "aws:ec2:g9.huge:on-demand" in message
+        and "--allow-unpriced" in message
+        and "`prices` of the settings" in message
     )
     found = read_json("cost", "--fleet", fleet, *WINDOW, "--allow-unpriced")
     (row,) = [row for row in found["charges"] if row["resource"] == "i-new"]
@@ -317,11 +319,11 @@ def test_a_report_is_posted_once(fleet: Path, slack: SlackSink, kind: str) -> No
 
 
 def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: SlackSink, tmp_path: Path) -> None:
-    words = ("digest", *WINDOW, "--post", "--quiet", "--fleet", fleet)
-    assert stdout_of(*words) != ""
+    arguments = ("digest", *WINDOW, "--post", "--quiet", "--fleet", fleet)
+    assert stdout_of(*arguments) != ""
     posted = len(slack.channels.messages)
     assert posted > 0
-    assert (stdout_of(*words), len(slack.channels.messages)) == ("", posted)
+    assert (stdout_of(*arguments), len(slack.channels.messages)) == ("", posted)
     silent = document(tmp_path, notify=None)
     assert stdout_of("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
 

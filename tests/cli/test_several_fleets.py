@@ -51,12 +51,12 @@ def test_invalid_ledger_does_not_stop_orphan_lists_of_other_fleets(
 
 
 def test_invalid_ledger_does_not_stop_costs_of_other_fleets(lost: list[FleetDocument]) -> None:
-    with STDERR.capture() as said:
+    with STDERR.capture() as captured:
         code, answers = watch_cost.over_fleets(lost, show=False)
     assert code is Exit.FAILED
     assert [one["environment"] for one in answers] == ["one", "two"]
     assert all("not a database" in one["error"] for one in answers)
-    text = said.get()
+    text = captured.get()
     assert "one: cost: " in text
     assert "two: cost: " in text
     assert text.count("nothing was written") == 2

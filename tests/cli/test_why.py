@@ -17,8 +17,8 @@ from tests.fixtures.console import fleet as fleets
 QUOTA = "You have requested more vCPU capacity than your current limit"
 
 
-def said(*words: str) -> str:
-    done = CliRunner().invoke(build("watch"), ["watch", "why", *words])
+def explained(*arguments: str) -> str:
+    done = CliRunner().invoke(build("watch"), ["watch", "why", *arguments])
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -37,11 +37,11 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
         ]
         decisions.record_decisions(engine, "aws/prod/us-east-1", "spot", rows, fleets.NOW + timedelta(minutes=minute))
     engine.dispose()
-    lines = said("chat", "--fleet", str(path)).splitlines()
+    lines = explained("chat", "--fleet", str(path)).splitlines()
     at = (fleets.NOW + timedelta(minutes=1)).isoformat(timespec="seconds")
     assert groups and lines[-len(groups) :] == [f"last of {name}, {at}: keep, no spot to be had" for name in groups]
     assert not any(line.startswith("last of") for line in lines[: -len(groups)])
-    assert "last of" not in said(groups[0], "--fleet", str(path))
+    assert "last of" not in explained(groups[0], "--fleet", str(path))
 
 
 def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
     decided(3, "spot", "i-1", Reason.PREEMPTED, "of no interest here")
     engine.dispose()
 
-    lines = said("chat", "--fleet", str(path)).splitlines()
+    lines = explained("chat", "--fleet", str(path)).splitlines()
     at = [(fleets.NOW + timedelta(minutes=minute)).isoformat(timespec="seconds") for minute in range(3)]
     pool = written.pools[0]
     begin = next(n for n, line in enumerate(lines) if line.startswith("chat: target 5"))
@@ -82,7 +82,7 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
         f"last of {second}, {at[1]}: keep, quota reached ({QUOTA})",
     ]
 
-    (growth,) = json.loads(said("chat", "--fleet", str(path), "--json"))["growth"]
+    (growth,) = json.loads(explained("chat", "--fleet", str(path), "--json"))["growth"]
     assert (growth["target"], growth["max"], growth["target_set_by"], growth["paused_by"]) == (
         5,
         pool.max,
@@ -93,7 +93,7 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
         (first, "zone_backing_off", True), (second, "quota", True),
     ]  # fmt: skip
     assert growth["newest_refusal"]["group"] == second
-    assert isinstance(json.loads(said(first, "--fleet", str(path), "--json")), list), "of a group: its decisions"
+    assert isinstance(json.loads(explained(first, "--fleet", str(path), "--json")), list), "of a group: its decisions"
 
 
 def test_a_resize_that_the_cloud_refused_is_the_newest_refusal(tmp_path: Path) -> None:
@@ -110,6 +110,6 @@ def test_a_resize_that_the_cloud_refused_is_the_newest_refusal(tmp_path: Path) -
     decisions.record_outcome(engine, name, "spot", failed, fleets.NOW)
     engine.dispose()
     at = fleets.NOW.isoformat(timespec="seconds")
-    assert f"newest refusal, {at}, {group}: UnauthorizedOperation: not you" in said("chat", "--fleet", str(path))
-    (growth,) = json.loads(said("chat", "--fleet", str(path), "--json"))["growth"]
+    assert f"newest refusal, {at}, {group}: UnauthorizedOperation: not you" in explained("chat", "--fleet", str(path))
+    (growth,) = json.loads(explained("chat", "--fleet", str(path), "--json"))["growth"]
     assert [one["obstacle"] for one in growth["groups"]] == [False]

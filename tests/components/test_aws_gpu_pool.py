@@ -119,7 +119,7 @@ def test_an_existing_block_is_used_and_not_created(mocks: RecordingMocks) -> Non
     assert (group["desiredCapacity"], group["maxSize"]) == (0, 2), "nothing is wanted before its time"
     assert [(entry.opens, entry.closes) for entry in entries] == [
         (datetime(2026, 12, 1, 11, 30, tzinfo=UTC), datetime(2026, 12, 15, 11, 0, tzinfo=UTC))
-    ], "AWS begins to end instances 30 minutes before the block's end"
+    ], "AWS begins to terminate instances 30 minutes before the block's end"
 
 
 def test_templates_are_safe(mocks: RecordingMocks) -> None:
@@ -216,7 +216,7 @@ def test_machines_with_efa_use_a_placement_group_in_their_zone(mocks: RecordingM
     near = {g.name: g.inputs.get("placementGroup") for g in mocks.of_type(GROUP)}
     made = {g.name: g.inputs["strategy"] for g in mocks.of_type("aws:ec2/placementGroup:PlacementGroup")}
     bought = "chat-reserved-us-east-1b-p5-48xlarge"
-    assert near.pop(bought) is None, "a block lies where it was bought"
+    assert near.pop(bought) is None, "a block is where it was bought"
     assert made == dict.fromkeys(near, "cluster"), "one for each other group"
     assert None not in near.values() and len(set(near.values())) == len(near)
     made_here = mocks.named("aws:ec2/capacityReservation:CapacityReservation", "chat-reserved-us-east-1a-p5-48xlarge")

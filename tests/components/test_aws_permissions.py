@@ -41,9 +41,9 @@ def allowed(statements: Sequence[Allowed]) -> set[str]:
 def called() -> set[str]:
     """Return every call that watchdogs and reports make through AwsCalls, as IAM actions."""
     found: set[str] = set()
-    rooms = (CLOUDS / "aws", ROOT / "app", ROOT / "cli", ROOT / "hosts" / "control")
+    packages = (CLOUDS / "aws", ROOT / "app", ROOT / "cli", ROOT / "hosts" / "control")
     for path in [
-        *(path for room in rooms for path in room.glob("*.py")),
+        *(path for package in packages for path in package.glob("*.py")),
         CLOUDS / "secrets.py",
     ]:
         if path.name not in PEOPLE:
@@ -55,9 +55,9 @@ def _calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
-        words = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        if node.func.attr in ("one", "once", "pages") and len(words) >= 2:
-            yield words[0], words[1]
+        constants = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        if node.func.attr in ("one", "once", "pages") and len(constants) >= 2:
+            yield constants[0], constants[1]
 
 
 def _action(service: str, operation: str) -> str:
@@ -120,13 +120,13 @@ def test_write_permissions_are_limited_to_the_environment(statements: Sequence[A
     reading = ("Describe", "Get", "List", "Receive")
     for statement in statements:
         assert not any("*" in action for action in statement.actions)
-        said = json.dumps(statement.statement())
+        rendered = json.dumps(statement.statement())
         for action in statement.actions:
             service, call = action.split(":")
             if service in ("s3", "sqs"):
                 assert "*" not in [resource[:1] for resource in statement.resources], "a thing by its name"
             elif not call.startswith(reading):
-                assert f'{service}:ResourceTag/{tags.ENVIRONMENT}": "prod' in said, action
+                assert f'{service}:ResourceTag/{tags.ENVIRONMENT}": "prod' in rendered, action
 
 
 def test_an_instance_changes_nothing() -> None:

@@ -48,7 +48,7 @@ def test_spot_at_creation_has_the_right_sum_and_is_spread(target: int, spare: in
 @pytest.mark.parametrize(
     ("capacity", "expected"),
     [
-        pytest.param(bought(2, spot=spot("a"), on_demand=ON_DEMAND), 0, id="beside spot"),
+        pytest.param(bought(2, spot=spot("a"), on_demand=ON_DEMAND), 0, id="with spot"),
         pytest.param(bought(2, reserved=(RESERVED,), on_demand=ON_DEMAND), 1, id="without spot"),
         pytest.param(bought(4, on_demand=ON_DEMAND), 2, id="up to its own max"),
         pytest.param(bought(4, spot=spot("a")), 0, id="not bought"),

@@ -65,7 +65,7 @@ def test_no_firewall_allows_all_sources(mocks: RecordingMocks) -> None:
     ranges = {one for rule in found for one in rule.get("sourceRanges") or ()}
     assert ranges == {IAP, "10.1.0.0/16", *PROBES}
     assert all(rule["targetServiceAccounts"] in ([GPU], [ROUTER], [CONTROL, ROUTER]) for rule in found)
-    with pytest.raises(ValueError, match=r"client_networks holds 0\.0\.0\.0/0"):
+    with pytest.raises(ValueError, match=r"client_networks: 0\.0\.0\.0/0 contains all addresses"):
         FirewallArgs(network_id="net", instance_account=GPU, control_account=CONTROL, client_networks=("0.0.0.0/0",))
 
 

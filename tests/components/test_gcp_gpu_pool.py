@@ -170,7 +170,7 @@ def test_flex_start_provides_a_pool_without_spot_from_creation(mocks: RecordingM
 
 def test_a_pool_has_either_on_demand_or_flex_start() -> None:
     on_demand = OnDemand(max=1, machine_types=("g2-standard-12",), zones=(A,))
-    with pytest.raises(ValueError, match="both stand in for spot; name one"):
+    with pytest.raises(ValueError, match="only one can replace missing spot; give one"):
         PoolCapacity(target=1, spare=0, max=2, ways=Capacity(on_demand=on_demand, flex_start=FLEX))
 
 

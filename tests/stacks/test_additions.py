@@ -67,12 +67,12 @@ def judged(engine: Engine, stack: str) -> dict[str, Any]:
 def test_each_addition_needs_one_exception(engine: Engine, stack: str) -> None:
     config = engine.settings(stack)
     engine.run("stack", "select", stack, "--create")
-    said = engine.run("preview", "--policy-pack", PACK, "--stack", stack, fails=True)
+    output = engine.run("preview", "--policy-pack", PACK, "--stack", stack, fails=True)
     for name, kind in ADDED[stack].items():
-        assert f"{name} ({kind}): " in said
+        assert f"{name} ({kind}): " in output
     found = judged(engine, stack)["violations"]
-    assert all(f"{one['message']}. [{one['rule']}] " in said for one in found)
-    assert said.count("- [mandatory]") == len(found)
+    assert all(f"{one['message']}. [{one['rule']}] " in output for one in found)
+    assert output.count("- [mandatory]") == len(found)
     assert {(one["resource"], one["type"]) for one in found if one["rule"] == RULE} == set(ADDED[stack].items())
 
     config["config"]["gpu-fleet:fleet"].setdefault("policies", {})["exceptions"] = [
@@ -80,7 +80,7 @@ def test_each_addition_needs_one_exception(engine: Engine, stack: str) -> None:
         for name, kind in ADDED[stack].items()
     ]
     engine.settings(stack, config)
-    said = engine.run("preview", "--policy-pack", PACK, "--stack", stack)
-    assert "❌" not in said
+    output = engine.run("preview", "--policy-pack", PACK, "--stack", stack)
+    assert "❌" not in output
     found = judged(engine, stack)
     assert (found["violations"], len(found["exceptions"])) == ([], len(ADDED[stack]))

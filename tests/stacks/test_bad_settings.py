@@ -23,38 +23,38 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.capacity.on_demand.max: is above the pool's max 12 (is 50); lower it, or raise the "
      "pool's max"),
     ("empty engine key", AWS, {"engine_key": ""},
-     "engine_key: names no secret of the environment (is ''); write the name of an SSM parameter of the environment, "
-     "as /gpu-fleet/prod/engine-key"),
+     "engine_key: is not the name of a secret of the environment (is ''); write the name of an SSM parameter of "
+     "the environment, for example /gpu-fleet/prod/engine-key"),
     ("engine key secret value", AWS, {"engine_key": GITHUB},
-     "engine_key: looks like a GitHub token, and settings are read by many; keep it in the cloud's "
-     "secret store, write the name of an SSM parameter of the environment, as /gpu-fleet/prod/engine-key here, and "
-     "change the secret"),
+     "engine_key: looks like a GitHub token, and many people can read settings; change the secret, store it in "
+     "the cloud's secret store, and write the name of an SSM parameter of the environment, for example "
+     "/gpu-fleet/prod/engine-key"),
     ("gcp order key slash", GCP, {"orders.private_key": "/gpu-fleet/prod/x"},
-     "orders.private_key: names no secret of the environment (is '/gpu-fleet/prod/x'); write the name of a secret of "
-     "Secret Manager of the environment, as gpu-fleet-prod-order-key"),
+     "orders.private_key: is not the name of a secret of the environment (is '/gpu-fleet/prod/x'); write the "
+     "name of a secret of Secret Manager of the environment, for example gpu-fleet-prod-order-key"),
     ("secret of another environment", AWS, {"orders.private_key": "/gpu-fleet/dev/order-key"},
-     "orders.private_key: names no secret of the environment (is '/gpu-fleet/dev/order-key'); write the name of an "
-     "SSM parameter of the environment, as /gpu-fleet/prod/order-key"),
+     "orders.private_key: is not the name of a secret of the environment (is '/gpu-fleet/dev/order-key'); write "
+     "the name of an SSM parameter of the environment, for example /gpu-fleet/prod/order-key"),
     ("env HF token", AWS, {"pools.0.engine.env": {"HF_TOKEN": HUB}},
-     "pools.0.engine.env.HF_TOKEN: looks like a Hugging Face token; remove it and change the secret; "
-     "models come from the bucket, so an engine needs none"),
+     "pools.0.engine.env.HF_TOKEN: looks like a Hugging Face token; remove it and change the secret; engines "
+     "load models from the bucket and need no secret"),
     ("env api key", AWS, {"pools.0.engine.env": {"OPENAI_API_KEY": OPENAI}},
-     "pools.0.engine.env.OPENAI_API_KEY: looks like an OpenAI-style key; remove it and change the "
-     "secret; models come from the bucket, so an engine needs none"),
+     "pools.0.engine.env.OPENAI_API_KEY: looks like an OpenAI-style key; remove it and change the secret; "
+     "engines load models from the bucket and need no secret"),
     ("env of the engine's key", AWS, {"pools.0.engine.env": {"VLLM_API_KEY": "hunter2"}},
-     "pools.0.engine.env.VLLM_API_KEY: is a variable that holds a secret; remove it and change the "
-     "secret; models come from the bucket, so an engine needs none"),
+     "pools.0.engine.env.VLLM_API_KEY: is a variable for a secret; remove it and change the secret; engines load "
+     "models from the bucket and need no secret"),
     ("env aws key", AWS, {"pools.0.engine.env": {"X": AMAZON}},
-     "pools.0.engine.env.X: looks like an AWS access key; remove it and change the secret; models come "
-     "from the bucket, so an engine needs none"),
+     "pools.0.engine.env.X: looks like an AWS access key; remove it and change the secret; engines load models "
+     "from the bucket and need no secret"),
     ("env name invalid", AWS, {"pools.0.engine.env": {"A B": "x"}},
-     "pools.0.engine.env.A B: is no name of a variable (is 'A B'); write letters, digits and "
-     "underlines, no digit first"),
+     "pools.0.engine.env.A B: is not a name of a variable (is 'A B'); write letters, digits and underscores, and "
+     "do not begin with a digit"),
     ("env newline", AWS, {"pools.0.engine.env": {"A": "x\nB=y"}},
-     "pools.0.engine.env.A: holds a control character (is 'x\\nB=y'); write one line of text"),
+     "pools.0.engine.env.A: contains a control character (is 'x\\nB=y'); write one line of text"),
     ("env empty name", AWS, {"pools.0.engine.env": {"": "x"}},
-     "pools.0.engine.env.: is no name of a variable (is ''); write letters, digits and underlines, no "
-     "digit first"),
+     "pools.0.engine.env.: is not a name of a variable (is ''); write letters, digits and underscores, and do "
+     "not begin with a digit"),
     ("arg that reads code", AWS, {"pools.0.engine.args": ["--middleware", "mine.Middleware"]},
      "pools.0.engine.args.0: is not one that settings may give (is '--middleware'); remove it or write a flag that "
      "docs/security.md lists"),
@@ -68,8 +68,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.engine.env.VLLM_SERVER_DEV_MODE: is not one that settings may set (is 'VLLM_SERVER_DEV_MODE'); "
      "remove it"),
     ("arg api key value", AWS, {"pools.0.engine.args": ["--seed", HUB]},
-     "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; models "
-     "come from the bucket, so an engine needs none"),
+     "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; engines load "
+     "models from the bucket and need no secret"),
     ("a4x spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4x-highgpu-4g"]},
      "pools.0.capacity.spot.machine_types.0: no gcp machine type 'a4x-highgpu-4g' in the catalogue (is "
      "'a4x-highgpu-4g'); did you mean a4-highgpu-8g or a3-highgpu-4g or a2-highgpu-4g?"),
@@ -82,13 +82,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("max 100000", AWS, {"pools.0.max": 100000},
      "pools.0.max: input should be less than or equal to 10000 (is 100000)"),
     ("disk_gib huge", AWS, {"machines.disk_gib": 1000000000},
-     "machines.disk_gib: is more than one disk holds (is 1000000000); write 65536 or less"),
+     "machines.disk_gib: is larger than a disk can be (is 1000000000); write 65536 or less"),
     ("disk iops 100", AWS, {"machines.disk_iops": 100},
-     "machines.disk_iops: is outside the 3000 to 80000 of a gp3 volume (is 100); choose one between "
-     "them"),
+     "machines.disk_iops: is outside the range of a gp3 volume, 3000 to 80000 (is 100); write a value in the "
+     "range"),
     ("disk throughput 5000", AWS, {"machines.disk_mib_per_second": 5000},
-     "machines.disk_mib_per_second: is outside the 125 to 2000 of a gp3 volume (is 5000); choose one "
-     "between them"),
+     "machines.disk_mib_per_second: is outside the range of a gp3 volume, 125 to 2000 (is 5000); write a value "
+     "in the range"),
     ("min bool", AWS, {"pools.0.min": True},
      "pools.0.min: input should be a valid integer (is True)"),
     ("pools null", AWS, {"pools": None},
@@ -96,12 +96,11 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("pools map", AWS, {"pools": {"chat": {}}},
      "pools: input should be a valid list (is {'chat': {}})"),
     ("region other cloud", AWS, {"/aws:region": "us-central1"},
-     "/aws:region: is no region of aws (is 'us-central1'); choose one of aws: this one is gcp's"),
+     "/aws:region: is not a region of aws (is 'us-central1'); choose one of aws: this one is gcp's"),
     ("region gcp with aws", GCP, {"/gcp:region": "us-east-1"},
-     "/gcp:region: is no region of gcp (is 'us-east-1'); choose one of gcp: this one is aws's"),
+     "/gcp:region: is not a region of gcp (is 'us-east-1'); choose one of gcp: this one is aws's"),
     ("region unknown aws", AWS, {"/aws:region": "us-est-1"},
-     "/aws:region: is no region of aws (is 'us-est-1'); did you mean us-west-1 or us-east-1 or "
-     "us-west-2?"),
+     "/aws:region: is not a region of aws (is 'us-est-1'); did you mean us-west-1 or us-east-1 or us-west-2?"),
     ("region number", AWS, {"/aws:region": 5},
      "/aws:region: must be text (is 5); write one region, as us-east-1"),
     ("region list", AWS, {"/aws:region": ["us-east-1"]},
@@ -109,16 +108,15 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("region none", AWS, {"/aws:region": None},
      "/aws:region: is missing; write the region there, next to gpu-fleet:fleet"),
     ("region spaces", AWS, {"/aws:region": " us-east-1"},
-     "/aws:region: is no region of aws (is ' us-east-1'); did you mean us-east-1 or us-west-1 or "
-     "us-east-2?"),
+     "/aws:region: is not a region of aws (is ' us-east-1'); did you mean us-east-1 or us-west-1 or us-east-2?"),
     ("unknown key other", AWS, {"/gpu-fleet:flet": {}},
      "/gpu-fleet:flet: is not a known setting; did you mean gpu-fleet:fleet?"),
     ("typo key", AWS, {"pols": []},
      "pols: is not a known setting (is [])"),
     ("account wrong", AWS, {"account": "11112222333"},
-     "account: is no account of aws (is '11112222333'); write 12 digits, in quotes"),
+     "account: is not an account of aws (is '11112222333'); write 12 digits, in quotes"),
     ("account arabic digits", AWS, {"account": "١١١١٢٢٢٢٣٣٣٣"},
-     "account: is no account of aws (is '١١١١٢٢٢٢٣٣٣٣'); write 12 digits, in quotes"),
+     "account: is not an account of aws (is '١١١١٢٢٢٢٣٣٣٣'); write 12 digits, in quotes"),
     ("cyrillic pool", AWS, {"pools.0.name": "сhat"},
      "pools.0.name: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$' (is 'сhat')"),
     ("trailing newline pool", AWS, {"pools.0.name": "chat\n"},
@@ -128,70 +126,71 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("trailing dash env", AWS, {"environment": "prod-"},
      "environment: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$' (is 'prod-')"),
     ("bucket xn--", AWS, {"bucket.name": "xn--models"},
-     "bucket.name: is a name that aws keeps for itself (is 'xn--models'); choose another"),
+     "bucket.name: is a name that aws reserves (is 'xn--models'); choose another name"),
     ("bucket suffix", AWS, {"bucket.name": "models-s3alias"},
-     "bucket.name: is a name that aws keeps for itself (is 'models-s3alias'); choose another"),
+     "bucket.name: is a name that aws reserves (is 'models-s3alias'); choose another name"),
     ("bucket goog", GCP, {"bucket.name": "goog-models"},
-     "bucket.name: is a name that gcp keeps for itself (is 'goog-models'); choose another"),
+     "bucket.name: is a name that gcp reserves (is 'goog-models'); choose another name"),
     ("bucket google", GCP, {"bucket.name": "my-google-models"},
-     "bucket.name: is a name that gcp keeps for itself (is 'my-google-models'); choose another"),
+     "bucket.name: is a name that gcp reserves (is 'my-google-models'); choose another name"),
     ("cidr ipv6", AWS, {"network.cidr": "fd00::/64"},
-     "network.cidr: is no network (is 'fd00::/64'); write one as 10.40.0.0/16, with the first address "
-     "of the network"),
+     "network.cidr: is not a network (is 'fd00::/64'); write the first address and the prefix length, for "
+     "example 10.40.0.0/16"),
     ("cidr /8 aws", AWS, {"network.cidr": "10.0.0.0/8"},
-     "network.cidr: has a size that no VPC has (is '10.0.0.0/8'); write a network of /16 to /28"),
+     "network.cidr: has a size that a VPC cannot have (is '10.0.0.0/8'); write a network of /16 to /28"),
     ("cidr /32", AWS, {"network.cidr": "10.0.0.0/32"},
-     "network.cidr: has a size that no VPC has (is '10.0.0.0/32'); write a network of /16 to /28"),
+     "network.cidr: has a size that a VPC cannot have (is '10.0.0.0/32'); write a network of /16 to /28"),
     ("cidr 0", AWS, {"network.cidr": "0.0.0.0/0"},
-     "network.cidr: is no private network (is '0.0.0.0/0'); take a part of 10.0.0.0/8, 172.16.0.0/12 "
-     "or 192.168.0.0/16"),
+     "network.cidr: is not a private network (is '0.0.0.0/0'); use a part of 10.0.0.0/8, 172.16.0.0/12 or "
+     "192.168.0.0/16"),
     ("link-local network", AWS, {"network.cidr": "169.254.0.0/16"},
-     "network.cidr: is no private network (is '169.254.0.0/16'); take a part of 10.0.0.0/8, "
-     "172.16.0.0/12 or 192.168.0.0/16"),
+     "network.cidr: is not a private network (is '169.254.0.0/16'); use a part of 10.0.0.0/8, 172.16.0.0/12 or "
+     "192.168.0.0/16"),
     ("client ::/0", AWS, {"control.client_networks": ["::/0"]},
-     "control.client_networks.0: is everybody (is '::/0'); name the networks of your clients"),
+     "control.client_networks.0: contains all addresses of the internet (is '::/0'); write the networks of your "
+     "clients"),
     ("client /2", AWS, {"control.client_networks": ["64.0.0.0/2"]},
-     "control.client_networks.0: is 1,073,741,824 addresses, almost everybody (is '64.0.0.0/2'); name "
-     "the networks of your clients"),
+     "control.client_networks.0: contains 1,073,741,824 addresses, a large part of the internet (is "
+     "'64.0.0.0/2'); write the networks of your clients"),
     ("client host bits", AWS, {"control.client_networks": ["10.0.0.1/8"]},
-     "control.client_networks.0: is no network (is '10.0.0.1/8'); write one as 10.0.0.0/8"),
+     "control.client_networks.0: is not a network (is '10.0.0.1/8'); write a CIDR such as 10.0.0.0/8"),
     ("client twice", AWS, {"control.client_networks": ["10.0.0.0/8", "10.0.0.0/8"]},
      "control.client_networks.1: is named twice (is '10.0.0.0/8'); remove it"),
     ("client overlap", AWS, {"control.client_networks": ["10.0.0.0/8", "10.1.0.0/16"]},
-     "control.client_networks.1: lies within 10.0.0.0/8, which is named already (is '10.1.0.0/16'); "
-     "remove it"),
+     "control.client_networks.1: is part of 10.0.0.0/8, which is named already (is '10.1.0.0/16'); remove it"),
     ("client ipv6", AWS, {"control.client_networks": ["fd00::/8"]},
-     "control.client_networks.0: is IPv6, which the router does not speak (is 'fd00::/8'); name the "
-     "IPv4 networks of your clients"),
+     "control.client_networks.0: is IPv6, which the router does not support (is 'fd00::/8'); write the IPv4 "
+     "networks of your clients"),
     ("client no prefix", AWS, {"control.client_networks": ["10.0.0.5"]},
      "control.client_networks.0: has no prefix length (is '10.0.0.5'); write 10.0.0.5/32"),
     ("zone prefix as wide as the network", AWS, {"network.zone_prefix": 16},
-     "network.zone_prefix: leaves no room in 10.42.0.0/16 for 3 zones and the way out (is 16); raise "
-     "it or widen cidr"),
+     "network.zone_prefix: is too short: 3 subnets for zones and one for internet access do not fit into "
+     "10.42.0.0/16 (is 16); raise it, or widen cidr"),
     ("private_services unknown", AWS, {"network.private_services": ["sssm"]},
-     "network.private_services.0: is no service known here (is 'sssm'); did you mean ssm?"),
+     "network.private_services.0: is not a known service (is 'sssm'); did you mean ssm?"),
     ("private_services twice", AWS, {"network.private_services": ["ssm", "ssm"]},
      "network.private_services.1: is named twice (is 'ssm'); name it once"),
     ("private_services on gcp", GCP, {"network.private_services": ["ssm"]},
-     "network.private_services: is AWS's (is ['ssm']); remove it; Google Cloud's private access needs "
-     "no list"),
+     "network.private_services: is only for AWS (is ['ssm']); remove it; Google Cloud's private access does not "
+     "need a list"),
     ("control gcp machine", AWS, {"control.machine_type": "e2-small"},
-     "control.machine_type: is no machine type of aws (is 'e2-small'); write one of AWS, as m6i.large"),
+     "control.machine_type: is not a machine type of aws (is 'e2-small'); write a machine type, for example "
+     "m6i.large"),
     ("control gpu machine", AWS, {"control.machine_type": "p5.48xlarge"},
-     "control.machine_type: has GPUs, and the control host uses none (is 'p5.48xlarge'); choose a "
-     "small one without, as m6i.large"),
+     "control.machine_type: has GPUs, and the control host does not use them (is 'p5.48xlarge'); choose a small "
+     "machine type without GPUs, for example m6i.large"),
     ("drain deadline 0", AWS, {"pools.0.drain_deadline": "0s"},
-     "pools.0.drain_deadline: is no time at all (is '0s'); write the time that requests may take to "
-     "end, as 90s"),
+     "pools.0.drain_deadline: must be above 0s (is '0s'); write the time that running requests may take, for "
+     "example 90s"),
     ("drain deadline neg", AWS, {"pools.0.drain_deadline": "-5s"},
      "pools.0.drain_deadline: '-5s' is not a duration: write a whole number and s, m, h or d, as in 90s or "
      "30m (is '-5s')"),
     ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
-     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
-     "(is '100 days, 0:00:00'); write 119m or less"),
+     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
+     "'100 days, 0:00:00'); write 119m or less"),
     ("drain deadline longer than a hook", AWS, {"pools.0.drain_deadline": "3h"},
-     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS waits, two hours less a minute "
-     "(is '3:00:00'); write 119m or less"),
+     "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
+     "'3:00:00'); write 119m or less"),
     ("drain deadline int", AWS, {"pools.0.drain_deadline": 90},
      "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, as in 90s or "
      "30m (is 90)"),
@@ -199,8 +198,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: '99999999999999999d' is not a duration: write a whole number and s, m, h or d, "
      "as in 90s or 30m (is '99999999999999999d')"),
     ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
-     "pools.0.watchdogs.idle.window: is no time at all (is '0s'); write how long an instance must have "
-     "been idle, as 30m"),
+     "pools.0.watchdogs.idle.window: must be above 0s (is '0s'); write the time for which an instance must be "
+     "idle, for example 30m"),
     ("idle coverage 2", AWS, {"pools.0.watchdogs.idle.coverage": 2},
      "pools.0.watchdogs.idle.coverage: input should be less than or equal to 1 (is 2)"),
     ("idle coverage nan", AWS, {"pools.0.watchdogs.idle.coverage": float("nan")},
@@ -215,8 +214,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("price ceil NaN", AWS, {"pools.0.watchdogs.spot.price_ceiling": "NaN"},
      "pools.0.watchdogs.spot.price_ceiling: input should be a finite number (is 'NaN')"),
     ("price ceil 100", AWS, {"pools.0.watchdogs.spot.price_ceiling": "100"},
-     "pools.0.watchdogs.spot.price_ceiling: is above the price of on-demand, whose share it is (is "
-     "'100'); write a share, as \"0.9\""),
+     "pools.0.watchdogs.spot.price_ceiling: is above 1, the on-demand price; it is a share of that price (is "
+     "'100'); write a share from 0 to 1, for example \"0.9\""),
     ("schedule tz", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "timezone": "Europe/Berln"}]},
      "pools.0.watchdogs.scale.schedule.0.timezone: 'Europe/Berln' is not a time zone: write a name such as "
      "Europe/Berlin or UTC (is 'Europe/Berln')"),
@@ -230,10 +229,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.watchdogs.scale.schedule.0.days.0: input should be 'mon', 'tue', 'wed', 'thu', 'fri', 'sat' "
      "or 'sun' (is 'monday')"),
     ("notify channel empty", AWS, {"notify.slack_channel": ""},
-     "notify.slack_channel: is no channel (is ''); write its name, as #gpu-cost"),
+     "notify.slack_channel: is not a channel (is ''); write its name, for example #gpu-cost"),
     ("notify webhook secret", AWS, {"notify.slack_channel": WEBHOOK},
-     "notify.slack_channel: is a webhook, which lets everybody post; write the channel's name, as "
-     "#gpu-cost; the webhook is a secret, to be changed now"),
+     "notify.slack_channel: is a webhook, with which anyone can post; change the webhook, because it is a "
+     "secret; write the name of the channel, for example #gpu-cost"),
     ("budget exp", AWS, {"budget.usd_per_month": "1e400"},
      "budget.usd_per_month: must be a finite number, 0 or more and below 1,000,000,000,000 (is '1e400')"),
     ("budget nan", AWS, {"budget.usd_per_month": "NaN"},
@@ -248,19 +247,18 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "budgets.0: name a pool or a team, and not both (is {'pool': 'chat', 'team': 'x', 'usd_per_month': "
      "'5'})"),
     ("budgets twice", AWS, {"budgets": [{"pool": "chat", "usd_per_month": "5"}] * 2},
-     "budgets.1: is a second one (is 'chat'); keep one of them"),
+     "budgets.1: is a second budget for the same pool or team (is 'chat'); remove one of them"),
     ("price sku unknown", AWS, {"prices": [{**PRICE, "sku": "aws:ec2:g6e.xlage:spot"}]},
-     "prices.0.sku: no aws machine type 'g6e.xlage' in the catalogue (is 'aws:ec2:g6e.xlage:spot'); "
-     "did you mean g6e.xlarge or g6e.8xlarge?"),
+     "prices.0.sku: contains 'g6e.xlage', which is not a machine type of aws in the catalogue (is "
+     "'aws:ec2:g6e.xlage:spot'); did you mean g6e.xlarge or g6e.8xlarge?"),
     ("price sku nocloud", AWS, {"prices": [{**PRICE, "sku": "banana"}]},
-     "prices.0.sku: is no sku (is 'banana'); write one as aws:… ; `gpufleet plan-cost` names those "
-     "that lack a price"),
+     "prices.0.sku: is not a sku (is 'banana'); write aws:…; `gpufleet plan-cost` lists each sku without a price"),
     ("price future", AWS, {"prices": [{**PRICE, "as_of": "2099-11-01"}]},
-     "prices.0.as_of: lies in the future (is '2099-11-01'); write the day on which it was seen"),
+     "prices.0.as_of: is in the future (is '2099-11-01'); write the day on which you read the price"),
     ("price twice", AWS, {"prices": [PRICE, PRICE]},
-     "prices.1.sku: is priced twice (is 'aws:route53:zone'); keep one of them"),
+     "prices.1.sku: has two prices (is 'aws:route53:zone'); remove one of them"),
     ("price source empty", AWS, {"prices": [{**PRICE, "source": ""}]},
-     "prices.0.source: is empty (is ''); say where it comes from: a list, a contract, an estimate"),
+     "prices.0.source: is empty (is ''); write where the price is from: a list, a contract or an estimate"),
     ("commit block reservation unknown", AWS, {"commitments": {"blocks":
      [{**TERM, "ends": "2026-11-01T00:00:00Z", "reservation": "cr-1", "instances": 1, "upfront_usd": "5"}]}},
      "commitments.blocks.0: ends 2026-11-01 00:00:00+00:00 is not after starts 2026-12-01 00:00:00+00:00 "
@@ -270,49 +268,49 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "commitments.spends.0.rates.g6e.xlage: no aws machine type 'g6e.xlage' in the catalogue (is "
      "'g6e.xlage'); did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
     ("model source creds", AWS, {"models.0.source": "hf://user:pass@org/name"},
-     "models.0.source: holds more than a place; write it without a name, a password or .. in it"),
+     "models.0.source: contains more than a location; remove user names, passwords and `..` from it"),
     ("model source dotdot", AWS, {"models.0.source": "s3://bucket/../x"},
-     "models.0.source: holds more than a place; write it without a name, a password or .. in it"),
+     "models.0.source: contains more than a location; remove user names, passwords and `..` from it"),
     ("served_name empty", AWS, {"pools.0.served_name": ""},
-     "pools.0.served_name: is no name to ask for (is ''); write letters, digits and . _ / : - without "
-     "spaces"),
-    ("served_name quotes", AWS, {"pools.0.served_name": "a b\n"},
-     "pools.0.served_name: is no name to ask for (is 'a b\\n'); write letters, digits and . _ / : - "
+     "pools.0.served_name: is not a name that requests can use (is ''); write letters, digits and . _ / : - "
      "without spaces"),
+    ("served_name quotes", AWS, {"pools.0.served_name": "a b\n"},
+     "pools.0.served_name: is not a name that requests can use (is 'a b\\n'); write letters, digits and . _ / : "
+     "- without spaces"),
     ("canary other model same served name", AWS, {"pools.1.served_name": "chat-8b"},
-     "pools.1.served_name: is what clients ask pool chat for, which serves chat-8b and not chat-70b "
-     "(is 'chat-8b'); give it another name, or both pools one model"),
+     "pools.1.served_name: is also the served name of pool chat, which serves chat-8b, not chat-70b (is "
+     "'chat-8b'); write another name, or serve the same model in both pools"),
     ("team_split cyc", AWS, {"pools.0.team_split": "nope"},
      "pools.0.team_split: input should be 'engine-seconds' (is 'nope')"),
     ("engine typo", AWS, {"pools.0.engine.imge": "x"},
      "pools.0.engine.imge: is not a known setting (is 'x')"),
     ("tp more than gpus", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "8"]},
-     "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is "
-     "'--tensor-parallel-size'); choose machine types with 8 GPUs or more, or split it less"),
+     "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is '--tensor-parallel-size'); "
+     "choose machine types with at least 8 GPUs, or split the model over fewer"),
     ("tp of more digits than Python reads", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "9" * 5000]},
      "pools.0.engine.args.0: splits the model over 999999999 GPUs, and g6e.xlarge has 1 (is "
-     "'--tensor-parallel-size'); choose machine types with 999999999 GPUs or more, or split it less"),
+     "'--tensor-parallel-size'); choose machine types with at least 999999999 GPUs, or split the model over fewer"),
     ("ledger url with password", AWS, {"ledger_url": "postgresql://u:secretpw@h/db"},
-     "ledger_url: holds a password, and settings are read by many; leave it out; give it to the "
-     "processes, as PGPASSWORD or a passfile"),
+     "ledger_url: contains a password, and many people can read settings; leave it out, and set PGPASSWORD or a "
+     "passfile for the processes"),
     ("ledger url junk", AWS, {"ledger_url": "banana"},
-     "ledger_url: is no such address (is 'banana'); write one as sqlite://… or postgresql://…"),
+     "ledger_url: is not a valid URL (is 'banana'); write a URL such as sqlite://… or postgresql://…"),
     ("ledger url of each folder", AWS, {"ledger_url": "sqlite:///ledger.db"},
-     "ledger_url: is no whole path: each folder that a command runs in would have a ledger, and leases, of its own "
-     "(is 'sqlite:///ledger.db'); write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"),
+     "ledger_url: is a relative path: commands in different folders would use different ledgers and leases (is "
+     "'sqlite:///ledger.db'); write four slashes, for example sqlite:////var/lib/gpu-fleet/ledger.db"),
     ("ledger url of each process", AWS, {"ledger_url": "sqlite://"},
-     "ledger_url: is no whole path: each folder that a command runs in would have a ledger, and leases, of its own "
-     "(is 'sqlite://'); write four slashes, as sqlite:////var/lib/gpu-fleet/ledger.db"),
+     "ledger_url: is a relative path: commands in different folders would use different ledgers and leases (is "
+     "'sqlite://'); write four slashes, for example sqlite:////var/lib/gpu-fleet/ledger.db"),
     ("reserved existing bad id", AWS, {"pools.0.capacity.reserved.0.existing": "banana"},
-     "pools.0.capacity.reserved.0.existing: is no reservation (is 'banana'); write its id as "
+     "pools.0.capacity.reserved.0.existing: is not a reservation (is 'banana'); write its id, for example "
      "cr-0123456789abcdef0"),
     ("reserved existing empty", AWS, {"pools.0.capacity.reserved.0.existing": ""},
-     "pools.0.capacity.reserved.0.existing: is no reservation (is ''); write its id as "
+     "pools.0.capacity.reserved.0.existing: is not a reservation (is ''); write its id, for example "
      "cr-0123456789abcdef0"),
     ("reserved twice existing", AWS, {"pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
      "pools.1.capacity.reserved.0.existing": "cr-0123456789abcdef0"},
-     "pools.1.capacity.reserved.0.existing: is used by pool chat already (is 'cr-0123456789abcdef0'); "
-     "give each reservation to one pool"),
+     "pools.1.capacity.reserved.0.existing: is already used by pool chat (is 'cr-0123456789abcdef0'); use each "
+     "reservation in one pool"),
     ("ends time", AWS, {"pools.0.capacity.reserved.0.ends": "2027-01-01T10:00:00Z"},
      "pools.0.capacity.reserved.0.ends: datetimes provided to dates should have zero time - e.g. be exact "
      "dates (is '2027-01-01T10:00:00Z')"),
@@ -326,13 +324,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("capacity typo", AWS, {"pools.0.capacity.ondemand": {}},
      "pools.0.capacity.ondemand: is not a known setting (is {})"),
     ("engine key with newline", AWS, {"engine_key": "/gpu-fleet/prod/a\n"},
-     "engine_key: names no secret of the environment (is '/gpu-fleet/prod/a\\n'); write the name of an SSM parameter "
-     "of the environment, as /gpu-fleet/prod/engine-key"),
+     "engine_key: is not the name of a secret of the environment (is '/gpu-fleet/prod/a\\n'); write the name of "
+     "an SSM parameter of the environment, for example /gpu-fleet/prod/engine-key"),
     ("unknown setting deep near", AWS, {"pools.0.capacity.spot.machine_type": ["g6e.xlarge"]},
      "pools.0.capacity.spot.machine_type: is not a known setting (is ['g6e.xlarge'])"),
     ("block that is over as it begins", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
-     "pools.0.capacity.reserved.0.block.ends: leaves no time: AWS begins to end instances 30 minutes before "
-     "(is '2026-12-01T11:45:00+00:00'); write both as the cloud shows them"),
+     "pools.0.capacity.reserved.0.block.ends: leaves no time to serve: AWS begins to terminate instances 30 "
+     "minutes before it (is '2026-12-01T11:45:00+00:00'); write both as the cloud shows them"),
     ("block of a machine type that is not sold so", AWS,
      {"pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
       "pools.0.capacity.reserved.0.block": {**BLOCK, "ends": "2026-12-02T11:30:00Z"}},

@@ -111,11 +111,11 @@ def test_only_named_publishers_may_publish(tmp_path: Path) -> None:
     through_sso = (
         f"arn:aws:iam::{ACCOUNT}:role/aws-reserved/sso.amazonaws.com/eu-west-1/AWSReservedSSO_Models_0123456789abcdef"
     )
-    other = f"arn:aws:iam::{ACCOUNT}:role/somebody"
+    other = f"arn:aws:iam::{ACCOUNT}:role/other"
     for key in DOCUMENTS:
         for arn, may in ((PERSON, True), (through_sso, True), (other, False)):
             assert allowed([*policy, EVERYTHING], "s3:PutObject", at(key), by(arn)) is may, f"{arn} {key}"
-    assert allowed([*policy, EVERYTHING], "s3:PutObject", at(BACKUP), by(other)), "backups are no documents"
+    assert allowed([*policy, EVERYTHING], "s3:PutObject", at(BACKUP), by(other)), "backups are not documents"
 
 
 def test_a_machine_that_matches_publishers_is_denied(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_a_machine_that_matches_publishers_is_denied(tmp_path: Path) -> None:
         pytest.param(
             AWS,
             {"bucket.publishers": [PERSON], "bucket.existing": True},
-            "a bucket that the program makes",
+            "a bucket that the program creates",
             id="given",
         ),
         pytest.param(
             AWS,
             {"bucket.publishers": ["arn:aws:iam::999999999999:role/x"]},
-            "names nobody of account",
+            "does not contain a role of account",
             id="locked out",
         ),
         pytest.param(AWS, {"bucket.publishers": [f"arn:aws:iam::{ACCOUNT}:role/*"]}, "publishers", id="everybody"),

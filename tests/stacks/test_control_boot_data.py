@@ -67,8 +67,8 @@ def test_only_the_control_host_receives_the_name_of_a_secret(
     mocks: RecordingMocks, tmp_path: Path, cloud: str
 ) -> None:
     found = scripts(mocks, tmp_path, cloud, SHA256, secrets={"GPUFLEET_SLACK_TOKEN": SECRET[cloud]})
-    told = {name for name, script in found.items() if "GPUFLEET_SLACK_TOKEN" in (script or "")}
-    assert len(told) == 1 and told.pop().endswith("-control")
+    receivers = {name for name, script in found.items() if "GPUFLEET_SLACK_TOKEN" in (script or "")}
+    assert len(receivers) == 1 and receivers.pop().endswith("-control")
     assert any(PLACE[cloud] in (script or "") for script in found.values())
     if cloud == "aws":
         rights = {one.name: str(one.inputs["policy"]) for one in mocks.of_type("aws:iam/rolePolicy:RolePolicy")}

@@ -96,10 +96,10 @@ def cut_off(engine: Engine) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def asked(engine: Engine, *words: str) -> Any:
+def asked(engine: Engine, *arguments: str) -> Any:
     """Return the JSON output of a gpufleet command."""
     environment = engine.environment | {"GPUFLEET_FLEET": f"s3://{BUCKET}/{PATH_IN_BUCKET}"}
-    command = [sys.executable, "-m", "cli.main", *words, "--json"]
+    command = [sys.executable, "-m", "cli.main", *arguments, "--json"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -111,11 +111,11 @@ def asked(engine: Engine, *words: str) -> Any:
 def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) -> None:
     assert cut_off(engine) == (0, ""), "a stack without an update"
     kill_in_the_middle(engine)
-    code, said = cut_off(engine)
+    code, output = cut_off(engine)
     # wait first: the cloud may still process a call of the killed engine
     left = groups()
-    assert (code, "An update that was killed" in said) == (1, True)
-    assert all(name.rpartition("-")[0] in said for name in left), said
+    assert (code, "An update that was killed" in output) == (1, True)
+    assert all(name.rpartition("-")[0] in output for name in left), output
 
     # an operator who continues anyway is notified of every duplicate instance
     engine.run("cancel", "--yes", "--stack", STACK)

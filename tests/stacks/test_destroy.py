@@ -37,7 +37,7 @@ def test_protected_resources_stay_until_an_operator_unprotects_them(tmp_path: Pa
         engine.run("up", "--yes", "--skip-preview", "--policy-pack", str(ROOT / "policies"), "--stack", STACK)
         bucket = fleet["bucket"]["name"]
         held = engine.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
-        assert {"fleet/fleet.json"} < {found["Key"] for found in held}, "the document, and the agent beside it"
+        assert {"fleet/fleet.json"} < {found["Key"] for found in held}, "the document, and the agent next to it"
 
         _judge_what_is_there(engine, config)
 
@@ -66,5 +66,5 @@ def _judge_what_is_there(engine: Engine, config: dict[str, Any]) -> None:
     engine.environment["GPUFLEET_SETTINGS"] = str(engine.folder / "config" / f"Pulumi.{STACK}.yaml")
     assert "❌" not in engine.run(*analyze)
     engine.environment["GPUFLEET_SETTINGS"] = str(stricter)
-    said = engine.run(*analyze, fails=True)
-    assert "machine-type-allowed" in said and "within-budget" in said
+    output = engine.run(*analyze, fails=True)
+    assert "machine-type-allowed" in output and "within-budget" in output

@@ -10,6 +10,7 @@ from tests.fixtures.stacks.settings_files import AWS, FLEET, GCP, REMOVED, TODAY
 
 POOL, FLEX = f"{FLEET}.pools.1", f"{FLEET}.pools.1.capacity.flex_start"
 ON_DEMAND = "pools.1.capacity.on_demand"
+IN_RANGE = "write a value in the range, for example 1d"
 GOOD = {"max": 2, "machine_type": "a2-ultragpu-2g", "zone": "us-central1-c", "run": "3d"}
 
 
@@ -32,25 +33,25 @@ def test_flex_start_replaces_on_demand() -> None:
     [
         pytest.param(
             {"run": "5m"},
-            f"{FLEX}.run: is outside what Google allows, 10m to 7d (is '5m'); write 1d",
+            f"{FLEX}.run: is outside the range that Google allows, 10m to 7d (is '5m'); {IN_RANGE}",
             id="too short",
         ),
         pytest.param(
             {"run": "8d"},
-            f"{FLEX}.run: is outside what Google allows, 10m to 7d (is '8d'); write 1d",
+            f"{FLEX}.run: is outside the range that Google allows, 10m to 7d (is '8d'); {IN_RANGE}",
             id="too long",
         ),
         pytest.param({"max": 5}, f"{FLEX}.max: is above the pool's max 4 (is 5); lower it, or raise the pool's max",
                      id="above max"),
         pytest.param(
             {"zone": "us-central1-f"},
-            f"{FLEX}.zone: is none of this environment's zones us-central1-a, us-central1-b, us-central1-c "
-            "(is 'us-central1-f'); name one of those or add it to zones",
+            f"{FLEX}.zone: is not one of the environment's zones us-central1-a, us-central1-b, us-central1-c "
+            "(is 'us-central1-f'); write one of them, or add it to zones",
             id="zone",
         ),
         pytest.param(
             {"machine_type": "g4-standard-96"},
-            f"{FLEX}.machine_type: is not sold by flex-start (is 'g4-standard-96'); "
+            f"{FLEX}.machine_type: is not available with flex-start (is 'g4-standard-96'); "
             "choose a machine type of the families a2, a3, a4 or g2, or on_demand",
             id="not offered",
         ),
@@ -74,22 +75,22 @@ def test_a_missing_run_duration_is_an_error() -> None:
 def test_a_run_must_be_long_enough_to_serve() -> None:
     slow = changed(with_flex_start(run="10m"), {"pools.1.drain_deadline": "5m"})
     assert problems(slow) == [
-        f"{FLEX}.run: leaves no time to serve beside the drain deadline, 5m (is '10m'); "
+        f"{FLEX}.run: must be longer than twice the drain deadline, 5m, to serve (is '10m'); "
         "write 1d, or shorten drain_deadline"
     ]
 
 
 def test_flex_start_with_on_demand_is_an_error() -> None:
     assert problems(changed(GCP, {"pools.1.capacity.flex_start": GOOD})) == [
-        f"{FLEX}: stands beside on_demand, and both stand in for spot; "
-        "name one of them; a second pool of the same model may use the other"
+        f"{FLEX}: is set together with on_demand, and only one can replace missing spot; "
+        "remove one of them; a second pool of the same model may use the other"
     ]
 
 
 def test_flex_start_on_aws_is_an_error() -> None:
     bought = {"max": 1, "machine_type": "p5.48xlarge", "zone": "us-east-1a", "run": "1d"}
     assert problems(changed(AWS, {ON_DEMAND: REMOVED, "pools.1.capacity.flex_start": bought})) == [
-        f"{FLEX}: is sold by Google Cloud alone; name on_demand; a Capacity Block is a reservation with a block"
+        f"{FLEX}: is only for Google Cloud; use on_demand; for an AWS Capacity Block use a reservation with a block"
     ]
 
 
@@ -97,5 +98,6 @@ def test_flex_start_may_be_the_only_capacity_of_a_pool() -> None:
     alone = changed(with_flex_start(), {"pools.1.capacity.spot": REMOVED, "pools.1.capacity.reserved": REMOVED})
     assert problems(alone) == []
     assert problems(changed(alone, {"pools.1.capacity.flex_start.max": 1, "pools.1.target": 2})) == [
-        f"{POOL}.capacity: can never reach target 2, at most 1; raise on_demand.max, reserve more, or add spot"
+        f"{POOL}.capacity: allows at most 1 instances, which is below target 2; "
+        "raise on_demand.max, reserve more, or add spot"
     ]

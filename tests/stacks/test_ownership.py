@@ -107,8 +107,10 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine) -> None:
     group = fabric_group(engine)
     state_of_release_0_1(engine)
     settings(engine, disk_gib=120)
-    said = engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
-    assert "launchTemplate:LaunchTemplate" in said.replace("aws:ec2:LaunchTemplate", "launchTemplate:LaunchTemplate")
+    output = engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    assert "launchTemplate:LaunchTemplate" in output.replace(
+        "aws:ec2:LaunchTemplate", "launchTemplate:LaunchTemplate"
+    )
     assert sizes(engine) == written
     assert fabric_group(engine) == group, "instances are in it: it could not be deleted"
     engine.run("preview", "--expect-no-changes", "--stack", STACK)

@@ -111,7 +111,7 @@ def test_sizes_belong_to_watchdogs_and_shape_to_pulumi(engine: Engine, monkeypat
 
     settings(engine, disk_gib=120)
     engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
-    assert templates(engine).isdisjoint(before), "every template was made anew"
+    assert templates(engine).isdisjoint(before), "every template was recreated"
     assert {group.name: group.desired for group in watchdog.groups(names)} == written
     engine.run("preview", "--expect-no-changes", "--stack", STACK)
 

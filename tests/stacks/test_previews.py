@@ -32,8 +32,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def test_the_policy_pack_allows_the_shipped_settings(engine: Engine, stack: str) -> None:
     engine.settings(stack)
     engine.run("stack", "select", stack, "--create")
-    said = engine.run("preview", "--json", "--show-sames", "--policy-pack", PACK, "--stack", stack)
-    plan = said[: said.rindex("}") + 1]
+    output = engine.run("preview", "--json", "--show-sames", "--policy-pack", PACK, "--stack", stack)
+    plan = output[: output.rindex("}") + 1]
     assert json.loads(plan)["changeSummary"]["create"] > 1
     # the same check without the engine
     config = config_of({FROM_FILE: str(engine.folder / "config" / f"Pulumi.{stack}.yaml")})
@@ -41,11 +41,11 @@ def test_the_policy_pack_allows_the_shipped_settings(engine: Engine, stack: str)
     assert [rule.message(violation) for rule, violation in found] == []
 
 
-def opened(fleet: dict[str, Any]) -> None:
+def with_other_machine_type(fleet: dict[str, Any]) -> None:
     fleet["policies"]["machine_types"] = ["g5.xlarge"]
 
 
-def dear(fleet: dict[str, Any]) -> None:
+def with_low_budget(fleet: dict[str, Any]) -> None:
     fleet["budget"] = {"usd_per_month": "10", "usd_per_hour_at_max": "1"}
 
 
@@ -62,8 +62,8 @@ def wide_clients(fleet: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("stack", "change", "rule"),
     [
-        pytest.param("aws-dev", opened, "machine", id="machine type"),
-        pytest.param("aws-dev", dear, "within-budget", id="budget"),
+        pytest.param("aws-dev", with_other_machine_type, "machine", id="machine type"),
+        pytest.param("aws-dev", with_low_budget, "within-budget", id="budget"),
         pytest.param("aws-prod", in_one_zone, "spot-spread", id="spot in one zone, AWS"),
         pytest.param("gcp-prod", in_one_zone, "spot-spread", id="spot in one zone, Google Cloud"),
         pytest.param("aws-dev", wide_clients, "33,554,432 public addresses", id="two networks together, AWS"),
@@ -80,6 +80,6 @@ def test_the_policy_pack_refuses_violations_of_the_environment(
     other = engine.folder / "changed.yaml"
     other.write_text(json.dumps(config))
     engine.run("stack", "select", stack, "--create")
-    said = engine.run("preview", "--policy-pack", PACK, "--stack", stack, "--config-file", str(other), fails=True)
-    assert rule in said
-    assert "❌" in said
+    output = engine.run("preview", "--policy-pack", PACK, "--stack", stack, "--config-file", str(other), fails=True)
+    assert rule in output
+    assert "❌" in output

@@ -39,12 +39,12 @@ def test_every_settings_file_declares_its_pools_and_lists_them_in_the_document(
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem.removeprefix("Pulumi."))
 def test_a_second_run_of_the_same_tree_gives_the_same_result(path: Path) -> None:
-    said: list[FleetDocument] = []
+    documents: list[FleetDocument] = []
     for _ in range(2):
         recording = RecordingMocks()
         run(path, recording)
-        said.append(written(recording, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])))
-    assert said[0] == said[1]
+        documents.append(written(recording, Cloud(path.stem.removeprefix("Pulumi.").split("-")[0])))
+    assert documents[0] == documents[1]
 
 
 PRICED = [path for path in FILES if "budget" in yaml.safe_load(path.read_text())["config"]["gpu-fleet:fleet"]]

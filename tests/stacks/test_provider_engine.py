@@ -190,15 +190,15 @@ def test_size_survives_a_new_template_without_refresh(stack: Stack) -> None:
 
 def test_the_preview_refuses_what_the_cloud_would_refuse(stack: Stack) -> None:
     stack.program(_POOL.replace("max_size=5", "max_size=1"))
-    said = stack.run("preview", "--color=never", fails=True)
-    assert "desiredCapacity 2 is above maxSize 1" in said
+    output = stack.run("preview", "--color=never", fails=True)
+    assert "desiredCapacity 2 is above maxSize 1" in output
 
 
 def test_only_the_embedded_cloud_is_called(stack: Stack) -> None:
     stack.program(_POOL)
     stack.environment["AWS_ENDPOINT_URL"] = "https://autoscaling.us-east-1.amazonaws.com"
-    said = stack.run("preview", "--color=never", fails=True)
-    assert "is not a loopback address" in said
+    output = stack.run("preview", "--color=never", fails=True)
+    assert "is not a loopback address" in output
 
 
 def test_a_stack_of_a_real_account_is_not_changed(stack: Stack, tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_stack_of_a_real_account_is_not_changed(stack: Stack, tmp_path: Path) 
     foreign.write_text(json.dumps(exported), encoding="utf-8")
 
     stack.run("stack", "import", "--file", str(foreign))
-    said = stack.run("destroy", "--yes", "--skip-preview", "--color=never", fails=True)
-    assert "was not made by the local provider" in said
+    output = stack.run("destroy", "--yes", "--skip-preview", "--color=never", fails=True)
+    assert "was not made by the local provider" in output
     assert _desired(stack, group) == 2
 
     stack.run("stack", "import", "--file", str(original))

@@ -93,7 +93,7 @@ def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -
     second = stack.outputs()
     assert second["machine"] == first["machine"], "a machine type is changed in place"
     assert second["reservation"] == first["reservation"]
-    assert second["template"] != first["template"], "a template is made anew"
+    assert second["template"] != first["template"], "a template is recreated"
     assert second["generation"] != first["generation"]
     assert second["labels"]["team"] == "two"
     body = stack.ask(f"/storage/v1/b/{second['bucket']}/o/fleet%2Ffleet.json?alt=media")
@@ -112,7 +112,7 @@ def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         pytest.param('gcp.compute.Network("net", name="Prod")', "is not a Compute Engine name", id="name"),
         pytest.param(
@@ -127,9 +127,9 @@ def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -
                      "has no model of gcp:compute/autoscaler:Autoscaler", id="unknown type"),
     ],
 )  # fmt: skip
-def test_the_preview_refuses_what_google_refuses(stack: Stack, wrong: str, said: str) -> None:
+def test_the_preview_refuses_what_google_refuses(stack: Stack, wrong: str, message: str) -> None:
     stack.program(f"import pulumi_gcp as gcp\n{wrong}\n")
-    assert said in stack.run("preview", fails=True)
+    assert message in stack.run("preview", fails=True)
 
 
 def test_a_refusal_by_the_cloud_has_its_message(stack: Stack) -> None:
@@ -137,9 +137,9 @@ def test_a_refusal_by_the_cloud_has_its_message(stack: Stack) -> None:
         'import pulumi_gcp as gcp\ngcp.compute.Network("a", name="same")\n'
         'gcp.compute.Network("b", name="same", opts=__import__("pulumi").ResourceOptions(depends_on=[]))\n'
     )
-    said = stack.up(fails=True)
-    assert "Error creating Network: googleapi: Error 409" in said
-    assert "already exists" in said
+    output = stack.up(fails=True)
+    assert "Error creating Network: googleapi: Error 409" in output
+    assert "already exists" in output
     stack.program("import pulumi\n")
     stack.up()
 
@@ -155,9 +155,9 @@ def test_state_of_a_real_project_is_not_changed(stack: Stack) -> None:
         resource.get("outputs", {}).pop("__local", None)
     (stack.folder / "state.json").write_text(json.dumps(exported))
     stack.run("stack", "import", "--file", "state.json")
-    said = stack.run("destroy", "--yes", "--skip-preview", fails=True)
-    assert "was not made by the local provider" in said
-    assert "gcp-local" in said
+    output = stack.run("destroy", "--yes", "--skip-preview", fails=True)
+    assert "was not made by the local provider" in output
+    assert "gcp-local" in output
     assert stack.items(f"/compute/v1/projects/{PROJECT}/global/networks") == ["real"]
     # later tests use the same stack
     (stack.folder / "state.json").write_text(mine)

@@ -152,7 +152,7 @@ def test_a_type_outside_the_program_needs_an_exception_that_the_report_shows(
         "type": "aws:cloudwatch/metricAlarm:MetricAlarm",
         "resource": "spend",
         "owner": "search-team",
-        "reason": "tells of a bill that grows",
+        "reason": "reports a growing bill",
         "until": (datetime.now(UTC) + timedelta(days=30)).date().isoformat(),
     }
     written = yaml.safe_load(settings.read_text())

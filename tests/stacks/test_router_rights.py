@@ -173,13 +173,13 @@ def test_a_google_router_reads_what_it_needs_and_cannot_change_anything(
         if one.name.startswith(member)
     ]
     assert held["role"] == "roles/storage.objectViewer", "no object is written or deleted"
-    bucket, said = f"projects/_/buckets/{google['bucket']['name']}", held["condition"]["expression"]
+    bucket, condition = f"projects/_/buckets/{google['bucket']['name']}", held["condition"]["expression"]
     for key in ("fleet/fleet.json", f"fleet/{FILE_NAME}", bundle.key(SHA256)):
-        assert condition_holds(said, f"{bucket}/objects/{key}"), key
+        assert condition_holds(condition, f"{bucket}/objects/{key}"), key
     for key in ("backups/ledger/x", "models/a/served.json", "agents/c/d", "fleet/other"):
-        assert not condition_holds(said, f"{bucket}/objects/{key}"), key
-    assert condition_holds(said, bucket, f"fleet/{FILE_NAME}")
-    assert not condition_holds(said, bucket, "models/") and not condition_holds(said, bucket)
+        assert not condition_holds(condition, f"{bucket}/objects/{key}"), key
+    assert condition_holds(condition, bucket, f"fleet/{FILE_NAME}")
+    assert not condition_holds(condition, bucket, "models/") and not condition_holds(condition, bucket)
     secrets = mocks.of_type("gcp:secretmanager/secretIamMember:SecretIamMember")
     assert [one.inputs["secretId"] for one in secrets if one.name.startswith(member)] == [google["engine_key"]]
 

@@ -33,8 +33,8 @@ STACKS = [f"{cloud}-{name}" for cloud in ("aws", "gcp") for name in ("local", "d
 
 
 def written(config: dict[str, Any], changes: dict[str, Any] | None = None) -> str:
-    told = parse(changed(config, changes or {}), "file", TODAY)
-    return describe(told, {pool.name: () for pool in told.pools}, "s3://models", ORIGIN)
+    settings = parse(changed(config, changes or {}), "file", TODAY)
+    return describe(settings, {pool.name: () for pool in settings.pools}, "s3://models", ORIGIN)
 
 
 @pytest.mark.parametrize(
@@ -43,29 +43,29 @@ def written(config: dict[str, Any], changes: dict[str, Any] | None = None) -> st
     ids=["aws", "gcp"],
 )
 def test_both_sides_receive_the_same_keys_and_each_its_own_secret(config: dict[str, Any], place: str) -> None:
-    told = parse(changed(config, CHANGES), "file", TODAY)
+    settings = parse(changed(config, CHANGES), "file", TODAY)
     found = document.parse(written(config, CHANGES), "fleet.json")
-    instance = to_json(instance_settings(told, told.pools[0], CapacityType.SPOT))
+    instance = to_json(instance_settings(settings, settings.pools[0], CapacityType.SPOT))
     assert instance["engine_key"] == found.engine_key == f"{place}engine-key"
     assert instance["order_keys"] == [PUBLIC.text, OTHER.text]
     assert found.orders is not None
     assert found.orders.private_key == f"{place}order-key"
     assert list(found.orders.public_keys) == instance["order_keys"]
     assert found.orders.fingerprints == (PUBLIC.fingerprint, OTHER.fingerprint)
-    assert "order-key" not in str(instance), "an instance is not told where the private key lies"
+    assert "order-key" not in str(instance), "an instance does not know the secret of the private key"
 
 
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws", "gcp"])
 def test_an_instance_reads_only_the_engine_key_and_the_control_host_the_private_key(
     config: dict[str, Any],
 ) -> None:
-    told = parse(config, "file", TODAY)
-    both = {told.engine_key, told.orders.private_key}
-    assert both <= set(secrets_of_control(told, told.control))
+    settings = parse(config, "file", TODAY)
+    both = {settings.engine_key, settings.orders.private_key}
+    assert both <= set(secrets_of_control(settings, settings.control))
     place = {"bucket": "b", "region": "r", "account": "1", "environment": "prod"}
-    granted = permissions.of_instances(**place, engine_key=told.engine_key)
+    granted = permissions.of_instances(**place, engine_key=settings.engine_key)
     (reading,) = [one for one in granted if "ssm:GetParameter" in one.actions]
-    assert reading.resources == (f"arn:aws:ssm:r:1:parameter/{told.engine_key.lstrip('/')}",)
+    assert reading.resources == (f"arn:aws:ssm:r:1:parameter/{settings.engine_key.lstrip('/')}",)
 
 
 @pytest.mark.parametrize("config", [AWS, GCP], ids=["aws", "gcp"])
@@ -110,12 +110,12 @@ def bad(keys: list[str]) -> list[str]:
 
 
 def test_unusable_public_keys_are_reported() -> None:
-    wanted = "write the one in use (`gpufleet bootstrap` prints it), and while keys change the new one, too"
-    print_it = "write what `gpufleet bootstrap` prints"
-    assert bad([]) == [f"public_keys: must be one or two keys (is 0); {wanted}"]
+    wanted = "write the key in use (`gpufleet bootstrap` prints it) and, during a key rotation, also the new key"
+    print_it = "write the key that `gpufleet bootstrap` prints"
+    assert bad([]) == [f"public_keys: must contain one or two keys (is 0); {wanted}"]
     three = [PUBLIC.text, OTHER.text, signing.key("third").public.text]
-    assert bad(three) == [f"public_keys: must be one or two keys (is 3); {wanted}"]
-    assert bad([PUBLIC.text, PEM]) == ["public_keys.1: is the same key again; remove it"]
+    assert bad(three) == [f"public_keys: must contain one or two keys (is 3); {wanted}"]
+    assert bad([PUBLIC.text, PEM]) == ["public_keys.1: repeats a key; remove it"]
     assert bad([PublicKey((1 << 1023) | 1).text]) == [
         f"public_keys.0: has 1024 bits, must have 2048 to 4096; {print_it}"
     ]
@@ -125,7 +125,7 @@ def test_unusable_public_keys_are_reported() -> None:
 
 def test_a_private_key_in_the_settings_is_refused_and_not_shown() -> None:
     (line,) = bad([signing.pem()])
-    assert line == "public_keys.0: is a private key; make a new pair: this one is known now"
+    assert line == "public_keys.0: is a private key; create a new key pair, because this private key is exposed"
     (line,) = problems(changed(AWS, {"orders.private_key": signing.pem()}))
     assert "orders.private_key: looks like a private key" in line
     assert signing.pem().splitlines()[2] not in line
@@ -133,7 +133,7 @@ def test_a_private_key_in_the_settings_is_refused_and_not_shown() -> None:
 
 def test_one_secret_for_both_is_refused() -> None:
     (line,) = problems(changed(AWS, {"orders.private_key": "/gpu-fleet/prod/engine-key"}))
-    assert "orders.private_key: is the secret of engine_key, too" in line
+    assert "orders.private_key: is also the secret of engine_key" in line
 
 
 @pytest.mark.parametrize("stack", STACKS)

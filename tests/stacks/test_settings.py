@@ -25,76 +25,80 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
     ("machine type of the other cloud", AWS, {f"{SPOT0}.machine_types.0": "g2-standard-4"},
      f"{POOL0}.capacity.spot.machine_types.0: machine type 'g2-standard-4' is offered by gcp, not by aws "
-     "(is 'g2-standard-4'); choose one of this cloud"),
-    ("machine type that is no name", AWS, {f"{SPOT0}.machine_types.0": "G6E XLarge"},
+     "(is 'g2-standard-4'); choose a machine type of this cloud"),
+    ("machine type that is not a name", AWS, {f"{SPOT0}.machine_types.0": "G6E XLarge"},
      f"{POOL0}.capacity.spot.machine_types.0: "
      "string should match pattern '^[a-z0-9][a-z0-9.-]+$' (is 'G6E XLarge')"),
     ("GPU memory too small", AWS, {"pools.1.capacity.spot.machine_types.0": "g6e.xlarge"},
-     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has 40.2 GiB of GPU memory for weights, chat-70b needs 131.5 "
-     "(is 'g6e.xlarge'); choose a machine type with more GPU memory"),
+     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has 40.2 GiB of GPU memory for weights, and chat-70b "
+     "needs 131.5 (is 'g6e.xlarge'); choose a machine type with more GPU memory"),
     ("EFA of a machine type that has none", AWS,
      {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
                                                               "machine_types": ["g5.48xlarge", "g7e.8xlarge"]},
                                                      "reserved": [{"zone": "us-east-1a", "machine_type": "g6e.xlarge",
                                                                    "count": 1, "ends": "2027-03-01"}]},
       "models.1.weights_gib": 30},
-     f"{FLEET}.pools.1.capacity.reserved.0.machine_type: has no EFA (is 'g6e.xlarge'); "
-     "choose g6e.8xlarge or g6e.16xlarge, or remove network: efa"),
+     f"{FLEET}.pools.1.capacity.reserved.0.machine_type: does not have EFA (is 'g6e.xlarge'); choose "
+     "g6e.8xlarge or g6e.16xlarge, or remove network: efa"),
     ("EFA of machine types with other numbers of cards", AWS,
      {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
                                                               "machine_types": ["g6e.12xlarge", "g6e.48xlarge"]}}},
-     f"{FLEET}.pools.1.capacity.spot.machine_types: names machine types with 1 and 4 EFA interfaces, and one launch "
-     "template lists them for all (is ['g6e.12xlarge', 'g6e.48xlarge']); "
-     "keep those with the same number; another pool may use the others"),
+     f"{FLEET}.pools.1.capacity.spot.machine_types: names machine types with 1 and 4 EFA interfaces, and "
+     "one launch template needs the same number for all (is ['g6e.12xlarge', 'g6e.48xlarge']); keep "
+     "machine types with the same number; use the others in another pool"),
     ("EFA over several zones", AWS,
      {"pools.1.network": "efa", "pools.1.capacity": {"on_demand": {"max": 4, "machine_types": ["p5.48xlarge"]}}},
-     f"{FLEET}.pools.1.capacity.on_demand.zones: spans 3 zones, and machines with EFA stand close together in one "
-     "(is ['us-east-1a', 'us-east-1b', 'us-east-1c']); name one zone there, or remove network: efa"),
+     f"{FLEET}.pools.1.capacity.on_demand.zones: names 3 zones, and machines with EFA must be in the same "
+     "zone (is ['us-east-1a', 'us-east-1b', 'us-east-1c']); name one zone, or remove network: efa"),
     ("EFA on Google Cloud", GCP, {"pools.0.network": "efa"},
-     f"{POOL0}.network: is AWS's (is 'efa'); remove it; "
-     "Google Cloud's machine types bring their own network between GPUs"),
-    ("EFA in an order of cards that nobody checked", AWS,
+     f"{POOL0}.network: is only for AWS (is 'efa'); remove it; Google Cloud's machine types have their own "
+     "network between GPUs"),
+    ("EFA in an unknown order of cards", AWS,
      {"pools.1.network": "efa", "pools.1.capacity": {"spot": {"zones": ["us-east-1a"],
                                                               "machine_types": ["p6-b300.48xlarge"]}}},
-     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has EFA interfaces in an order not known here "
-     "(is 'p6-b300.48xlarge'); remove network: efa"),
+     f"{FLEET}.pools.1.capacity.spot.machine_types.0: has EFA interfaces in an unknown order (is "
+     "'p6-b300.48xlarge'); remove network: efa"),
     ("zone named twice", AWS, {"zones": ["us-east-1a", "us-east-1b", "us-east-1c", "us-east-1a"]},
      f"{FLEET}.zones.3: is named twice (is 'us-east-1a'); name it once"),
     ("machine type named twice", AWS, {"pools.1.capacity.spot.machine_types": ["g6e.12xlarge", "g6e.12xlarge"]},
      f"{FLEET}.pools.1.capacity.spot.machine_types.1: is named twice (is 'g6e.12xlarge'); name it once"),
     ("budget of a pool that is not there", AWS, {"budgets": [{"pool": "chta", "usd_per_month": "5"}]},
-     f"{FLEET}.budgets.0.pool: is no pool of these settings; there is chat, chat-large (is 'chta'); "
-     "name one of those"),
-    ("allowed machine type that nobody sells", AWS, {"policies.machine_types": ["g6e.xlage"]},
+     f"{FLEET}.budgets.0.pool: is not one of the pools chat, chat-large (is 'chta'); write one of them"),
+    ("allowed machine type that does not exist", AWS, {"policies.machine_types": ["g6e.xlage"]},
      f"{FLEET}.policies.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
      "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
     ("price of another cloud", AWS,
      {"prices": [{"sku": "gcp:dns:zone", "usd_per_hour": "1", "source": "list", "as_of": "2026-11-01"}]},
-     f"{FLEET}.prices.0.sku: is of another cloud (is 'gcp:dns:zone'); write a sku of aws, or remove it"),
+     f"{FLEET}.prices.0.sku: is a sku of another cloud (is 'gcp:dns:zone'); write a sku of aws, or remove "
+     "the price"),
     ("price of no day", AWS,
      {"prices": [{"sku": "aws:route53:zone", "usd_per_hour": "1", "source": "list", "as_of": "yesterday"}]},
-     f"{FLEET}.prices.0.as_of: is no day (is 'yesterday'); write the day of the price, as 2026-11-21"),
+     f"{FLEET}.prices.0.as_of: is not a date (is 'yesterday'); write the day of the price, for example "
+     "2026-11-21"),
     ("pool name that makes a group's name too long", GCP,
      {"pools.0.name": "chat-of-search-teams",
       "pools.0.capacity.reserved.0.machine_type": "a3-ultragpu-8g"},
-     f"{POOL0}.name: makes chat-of-search-teams-reserved-us-central1-a-a3-ultragpu-8g the name of a group, "
-     "3 letters longer than Google Cloud takes (is 'chat-of-search-teams'); shorten it to 17"),
+     f"{POOL0}.name: is too long: the group name chat-of-search-teams-reserved-us-central1-a-a3-ultragpu-8g "
+     "exceeds Google Cloud's limit by 3 characters (is 'chat-of-search-teams'); shorten it to 17 "
+     "characters"),
     ("several spot machine types on Google Cloud", GCP,
      {f"{SPOT0}.machine_types": ["g2-standard-12", "g2-standard-16"]},
-     f"{POOL0}.capacity.spot.machine_types: names several, and a zonal group of Google Cloud starts one "
-     "(is ['g2-standard-12', 'g2-standard-16']); name the one that fits best; "
-     "a second pool of the same model may use another"),
+     f"{POOL0}.capacity.spot.machine_types: names several machine types, and a zonal instance group of "
+     "Google Cloud has one (is ['g2-standard-12', 'g2-standard-16']); keep the one that fits best; a "
+     "second pool of the same model may use another"),
     ("reservation that has ended", AWS, {"pools.0.capacity.reserved.0.ends": "2026-11-01"},
-     f"{POOL0}.capacity.reserved.0.ends: is past (is '2026-11-01'); remove the reservation or move its end"),
+     f"{POOL0}.capacity.reserved.0.ends: is in the past (is '2026-11-01'); remove the reservation, or write "
+     "a later end"),
     ("reservation without end or review", AWS, {"pools.0.capacity.reserved.0.review_by": REMOVED},
-     f"{POOL0}.capacity.reserved.0: has neither an end nor a day to review it; "
-     "add ends, or review_by with the day to look at it again"),
+     f"{POOL0}.capacity.reserved.0: has neither an end nor a review date; add ends, or review_by with the "
+     "date of the next review"),
     ("reservation on Google Cloud without end", GCP,
      {"pools.0.capacity.reserved.0.ends": REMOVED, "pools.0.capacity.reserved.0.review_by": "2027-01-01"},
-     f"{POOL0}.capacity.reserved.0.ends: is missing; add ends: Google's reservations carry no review date"),
-    ("block that nobody bought", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
-     f"{POOL0}.capacity.reserved.0.block: needs a block that was bought; "
-     "buy it first and write its id as existing; a block is money spent at once"),
+     f"{POOL0}.capacity.reserved.0.ends: is missing; add ends, because Google's reservations cannot store a "
+     "review date"),
+    ("block without a purchase", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
+     f"{POOL0}.capacity.reserved.0.block: requires the id of a purchased block; buy the block first, "
+     "because it is paid in advance, and write its id as existing"),
     ("block that ends before it starts", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {**BLOCK, "ends": "2026-12-01T11:30:00Z"}},
@@ -103,38 +107,40 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("block that is over", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {"starts": "2026-11-01T11:30:00Z", "ends": "2026-11-20T11:30:00Z"}},
-     f"{POOL0}.capacity.reserved.0.block.ends: is past (is '2026-11-20T11:30:00+00:00'); remove the reservation"),
+     f"{POOL0}.capacity.reserved.0.block.ends: is in the past (is '2026-11-20T11:30:00+00:00'); remove the "
+     "reservation"),
     ("block without a time zone", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1",
       "pools.0.capacity.reserved.0.block": {**BLOCK, "starts": "2026-12-01T11:30:00"}},
      f"{POOL0}.capacity.reserved.0.block.starts: input should have timezone info (is '2026-12-01T11:30:00')"),
-    ("block that is no time", AWS,
+    ("block with an invalid time", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
      f"{POOL0}.capacity.reserved.0.block: "
      "input should be a valid dictionary or instance of CapacityBlock (is True)"),
-    ("block with another end beside it", AWS,
+    ("block and a second end", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.capacity.reserved.0.ends": "2026-12-15"},
-     f"{POOL0}.capacity.reserved.0.ends: stands beside a block (is '2026-12-15'); remove it: block.ends says when"),
-    ("block that nobody starts", AWS,
+     f"{POOL0}.capacity.reserved.0.ends: must not be set with a block (is '2026-12-15'); remove it: "
+     "block.ends is the end"),
+    ("block without the spot watchdog", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.watchdogs.spot": REMOVED},
-     f"{POOL0}.capacity.reserved.0.block: needs the spot watchdog, which starts and ends it; "
-     "add watchdogs.spot to the pool, or remove the block"),
-    ("reservation that is no date", AWS, {"pools.0.capacity.reserved.0.ends": "soon"},
+     f"{POOL0}.capacity.reserved.0.block: requires the spot watchdog, which starts and terminates its "
+     "instances; add watchdogs.spot to the pool, or remove the block"),
+    ("reservation with an invalid end", AWS, {"pools.0.capacity.reserved.0.ends": "soon"},
      f"{POOL0}.capacity.reserved.0.ends: "
      "input should be a valid date or datetime, input is too short (is 'soon')"),
     ("the same reservation twice", AWS,
      {"pools.0.capacity.reserved.1": {"zone": "us-east-1a", "machine_type": "g6e.xlarge", "count": 1,
                                       "review_by": "2027-06-01"}},
-     f"{POOL0}.capacity.reserved.1: reserves the same machine type in the same zone twice "
-     "(is 'us-east-1a g6e.xlarge'); make it one reservation with the sum as count"),
+     f"{POOL0}.capacity.reserved.1: reserves the same machine type in the same zone twice (is 'us-east-1a "
+     "g6e.xlarge'); merge them into one reservation with the sum of their counts"),
     ("more reserved than max", AWS, {"pools.0.capacity.reserved.0.count": 13},
-     f"{POOL0}.capacity.reserved: reserves more than max 12 (is 13); raise max or reserve less"),
+     f"{POOL0}.capacity.reserved: reserves more instances than max 12 (is 13); raise max, or reserve fewer"),
     ("overlapping pool names", AWS, {"pools.1.name": "chat"},
-     f"{FLEET}.pools.1.name: is taken already (is 'chat'); give each its own name"),
+     f"{FLEET}.pools.1.name: is used already (is 'chat'); write a different name"),
     ("overlapping model names", AWS, {"models.1.name": "chat-8b", "pools.1.model": "chat-8b"},
-     f"{FLEET}.models.1.name: is taken already (is 'chat-8b'); give each its own name"),
+     f"{FLEET}.models.1.name: is used already (is 'chat-8b'); write a different name"),
     ("pool name too long", AWS, {"pools.0.name": "chat-with-a-name-of-21"},
      f"{POOL0}.name: "
      "string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$' (is 'chat-with-a-name-of-21')"),
@@ -158,26 +164,26 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{POOL0}.max: input should be a valid integer (is 2.5)"),
     ("a target that can never be reached", AWS, {"pools.1.capacity": {"on_demand": {"max": 1, "machine_types":
      ["g6e.12xlarge"]}}},
-     f"{FLEET}.pools.1.capacity: can never reach target 2, at most 1; "
-     "raise on_demand.max, reserve more, or add spot"),
+     f"{FLEET}.pools.1.capacity: allows at most 1 instances, which is below target 2; raise on_demand.max, "
+     "reserve more, or add spot"),
     ("capacity that buys nothing", AWS, {"pools.0.capacity": {}},
-     f"{POOL0}.capacity: buys nothing; name at least one of reserved, spot, on_demand"),
+     f"{POOL0}.capacity: is empty; add at least one of reserved, spot, on_demand"),
     ("no machine types", AWS, {f"{SPOT0}.machine_types": []},
      f"{POOL0}.capacity.spot.machine_types: "
      "list should have at least 1 item after validation, not 0 (is [])"),
     ("one machine type, not a list", AWS, {f"{SPOT0}.machine_types": "g6e.xlarge"},
      f"{POOL0}.capacity.spot.machine_types: input should be a valid list (is 'g6e.xlarge')"),
     ("missing model", AWS, {"pools.0.model": "chat-9b"},
-     f"{POOL0}.model: is no model of these settings; there is chat-8b, chat-70b (is 'chat-9b'); "
-     "name one of those or add it to models"),
+     f"{POOL0}.model: is not one of the models chat-8b, chat-70b (is 'chat-9b'); write one of them, or add "
+     "it to models"),
     ("zone outside the environment", AWS, {f"{SPOT0}.zones.0": "us-east-1f"},
-     f"{POOL0}.capacity.spot.zones.0: is none of this environment's zones us-east-1a, us-east-1b, us-east-1c "
-     "(is 'us-east-1f'); name one of those or add it to zones"),
+     f"{POOL0}.capacity.spot.zones.0: is not one of the environment's zones us-east-1a, us-east-1b, "
+     "us-east-1c (is 'us-east-1f'); write one of them, or add it to zones"),
     ("zone twice", AWS, {f"{SPOT0}.zones.1": "us-east-1a"},
      f"{POOL0}.capacity.spot.zones.1: is named twice (is 'us-east-1a'); name it once"),
     ("zone of another region", AWS, {"zones.2": "us-west-2a", f"{SPOT0}.zones": ["us-east-1a"],
                                      "pools.1.capacity.spot.zones": ["us-east-1b"]},
-     f"{FLEET}.zones.2: lies outside region us-east-1 (is 'us-west-2a'); name zones of that region"),
+     f"{FLEET}.zones.2: is outside region us-east-1 (is 'us-west-2a'); write zones of that region"),
     ("no region", AWS, {"/aws:region": REMOVED},
      f"aws:region: is missing; write the region there, next to {FLEET}"),
     ("region in the wrong place", AWS, {"region": "us-east-1"},
@@ -186,7 +192,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("unknown cloud", AWS, {"cloud": "azure"},
      f"{FLEET}.cloud: input should be 'aws' or 'gcp' (is 'azure')"),
     ("account of the other cloud", AWS, {"account": "example-project"},
-     f"{FLEET}.account: is no account of aws (is 'example-project'); write 12 digits, in quotes"),
+     f"{FLEET}.account: is not an account of aws (is 'example-project'); write 12 digits, in quotes"),
     ("account without quotes", AWS, {"account": 111122223333},
      f"{FLEET}.account: input should be a valid string (is 111122223333)"),
     ("unknown setting", AWS, {"pools.0.drain_dedline": "90s"},
@@ -196,8 +202,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{POOL0}.drain_deadline: "
      "'90' is not a duration: write a whole number and s, m, h or d, as in 90s or 30m (is '90')"),
     ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
-     f"{POOL0}.engine.start_limit: is shorter than any engine needs to start (is '0s'); "
-     "write at least 10s; leave it out for 15m"),
+     f"{POOL0}.engine.start_limit: is too short for an engine to start (is '0s'); write at least 10s, or "
+     "leave it out for the default, 15m"),
     ("money that is not exact", AWS, {"budget.usd_per_month": 0.1},
      f"{FLEET}.budget.usd_per_month: "
      "write money and shares as text or a whole number, because 0.1 is not exact (is 0.1)"),
@@ -206,47 +212,50 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "string should match pattern '^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$' (is "
      "'vllm/vllm-openai:latest')"),
     ("machine image that moves", AWS, {"machines.image": "resolve:ssm:/gpu-fleet/machine-image"},
-     f"{FLEET}.machines.image: is no pinned machine image of aws (is 'resolve:ssm:/gpu-fleet/machine-image'); "
-     "write an AMI id or resolve:ssm:/<parameter>:<version>"),
+     f"{FLEET}.machines.image: is not a pinned machine image of aws (is "
+     "'resolve:ssm:/gpu-fleet/machine-image'); write an AMI id or resolve:ssm:/<parameter>:<version>"),
     ("machine image of the other cloud", GCP, {"machines.image": "ami-0123456789abcdef0"},
-     f"{FLEET}.machines.image: is no pinned machine image of gcp (is 'ami-0123456789abcdef0'); "
-     "write projects/<project>/global/images/<image>"),
+     f"{FLEET}.machines.image: is not a pinned machine image of gcp (is 'ami-0123456789abcdef0'); write "
+     "projects/<project>/global/images/<image>"),
     ("network that is none", AWS, {"network.cidr": "10.42.0.1/16"},
-     f"{FLEET}.network.cidr: is no network (is '10.42.0.1/16'); "
-     "write one as 10.40.0.0/16, with the first address of the network"),
+     f"{FLEET}.network.cidr: is not a network (is '10.42.0.1/16'); write the first address and the prefix "
+     "length, for example 10.40.0.0/16"),
     ("network on the internet", AWS, {"network.cidr": "52.0.0.0/16"},
-     f"{FLEET}.network.cidr: is no private network (is '52.0.0.0/16'); "
-     "take a part of 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16"),
-    ("network without room", AWS, {"network.cidr": "10.42.0.0/19"},
-     f"{FLEET}.network.zone_prefix: leaves no room in 10.42.0.0/19 for 3 zones and the way out (is 20); "
-     "raise it or widen cidr"),
+     f"{FLEET}.network.cidr: is not a private network (is '52.0.0.0/16'); use a part of 10.0.0.0/8, "
+     "172.16.0.0/12 or 192.168.0.0/16"),
+    ("network that is too small", AWS, {"network.cidr": "10.42.0.0/19"},
+     f"{FLEET}.network.zone_prefix: is too short: 3 subnets for zones and one for internet access do not "
+     "fit into 10.42.0.0/19 (is 20); raise it, or widen cidr"),
     ("network of no kind", AWS, {"network.kind": REMOVED},
      f"{FLEET}.network: "
      "unable to extract tag using discriminator 'kind' (is {'cidr': '10.42.0.0/16', 'internet': 'none', "
      "'private_ser...)"),
     ("subnets that lack a zone", AWS,
      {"network": {"kind": "given", "id": "vpc-1", "cidr": "10.42.0.0/16", "subnets": {"us-east-1a": "subnet-1"}}},
-     f"{FLEET}.network.subnets: lacks us-east-1b, us-east-1c; name a private subnet for every zone"),
+     f"{FLEET}.network.subnets: does not contain us-east-1b, us-east-1c; name a private subnet for every "
+     "zone"),
     ("everybody as client", AWS, {"control.client_networks.0": "0.0.0.0/0"},
-     f"{FLEET}.control.client_networks.0: is everybody (is '0.0.0.0/0'); name the networks of your clients"),
+     f"{FLEET}.control.client_networks.0: contains all addresses of the internet (is '0.0.0.0/0'); write "
+     "the networks of your clients"),
     ("more routers than zones", AWS, {"control.routers": 4},
-     f"{FLEET}.control.routers: is more than the 3 zones, and each router has a zone of its own (is 4); "
-     "lower it or add zones"),
+     f"{FLEET}.control.routers: is more than the 3 zones, and each router needs its own zone (is 4); lower "
+     "it, or add zones"),
     ("no control host and no addresses", AWS, {"control": REMOVED, "ledger_url": "sqlite:////x", "router_url": "http://r"},
-     f"{FLEET}.prometheus_url: is missing, and there is no control host; say where it is, or add control"),
+     f"{FLEET}.prometheus_url: is missing, and the settings have no control host; write its URL, or add "
+     "control"),
     ("argument that the instance decides", AWS, {"pools.0.engine.args": ["--api-key", "x"]},
      f"{POOL0}.engine.args.0: is set by the node agent (is '--api-key'); remove it from the settings"),
     ("model from a web page", AWS, {"models.0.source": "https://example.com/model.bin"},
-     f"{FLEET}.models.0.source: is no place that models come from (is 'https://example.com/model.bin'); "
-     "write hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors"),
+     f"{FLEET}.models.0.source: is not a source of models (is 'https://example.com/model.bin'); write "
+     "hf://org/name@revision, s3://bucket/folder or gs://bucket/folder with safetensors"),
     ("exception that has ended", AWS,
      {"policies.exceptions": [{"rule": "imdsv2", "resource": "*", "owner": "ops", "reason": "r",
                               "until": "2026-01-01"}]},
-     f"{FLEET}.policies.exceptions.0.until: is past, so the exception no longer holds (is '2026-01-01'); "
-     "remove it, or have its owner agree to a later day"),
-    ("a pool that is no map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: "
+     f"{FLEET}.policies.exceptions.0.until: is in the past, so the exception is not valid any more (is "
+     "'2026-01-01'); remove it, or agree with its owner on a later day"),
+    ("a pool that is not a map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: "
      "input should be a valid dictionary or instance of PoolSettings (is 'chat')"),
-    ("settings that are no map", {FLEET: ["aws"]}, {},
+    ("settings that are not a map", {FLEET: ["aws"]}, {},
      f"{FLEET}: must be a map (is ['aws'])"),
     ("no settings", {"aws:region": "us-east-1"}, {},
      f"{FLEET}: is missing; write the settings of the environment there"),
@@ -264,10 +273,10 @@ def test_valid_settings_produce_no_error(config: dict[str, Any]) -> None:
 
 
 def test_an_instance_receives_the_start_limit_of_its_engine() -> None:
-    told = reading.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
+    parsed = reading.parse(changed(AWS, {"pools.0.engine.start_limit": "40m"}), "file", TODAY)
     limits = [
-        to_json(instance_settings(told, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
-        for pool in told.pools[:2]
+        to_json(instance_settings(parsed, pool, CapacityType.SPOT))["boot_limits_s"]["engine"]
+        for pool in parsed.pools[:2]
     ]
     assert limits == [2400, 900]
 
@@ -319,13 +328,15 @@ def test_an_invalid_file_is_refused(tmp_path: Path, text: str, message: str) -> 
         command.problems_of(path)
 
 
-DEAREST = {"max": 1, "machine_types": ["a2-ultragpu-2g", "a2-ultragpu-2g"]}
+WITHOUT_PRICE = {"max": 1, "machine_types": ["a2-ultragpu-2g", "a2-ultragpu-2g"]}
 
 
 def test_a_machine_type_without_a_price_in_the_region_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     changes = {"pools.1.capacity.on_demand.machine_types.1": "a3-ultragpu-8g"}
-    path.write_text(yaml.safe_dump({"config": changed(GCP, {"pools.1.capacity.on_demand": DEAREST, **changes})}))
+    path.write_text(
+        yaml.safe_dump({"config": changed(GCP, {"pools.1.capacity.on_demand": WITHOUT_PRICE, **changes})})
+    )
     assert [str(problem) for problem in command.problems_of(path)] == [
         f"{FLEET}.pools.1.capacity.on_demand.machine_types.1: has no price in us-central1 in the packaged list, "
         "so it may not be sold there (is 'a3-ultragpu-8g'); "
@@ -341,28 +352,28 @@ OLDER = (
 
 
 @pytest.mark.parametrize(
-    ("image", "env", "words"),
+    ("image", "env", "message"),
     [
         pytest.param(
             IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, "needs a newer GPU driver than version 570", id="old"
         ),
-        pytest.param(IMAGE, {}, "may need a newer GPU driver than the 570", id="nobody says"),
+        pytest.param(IMAGE, {}, "may need a newer GPU driver than the 570", id="unknown CUDA version"),
         pytest.param(IMAGE, {"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, None, id="old enough an engine"),
         pytest.param(IMAGE, {"VLLM_ENABLE_CUDA_COMPATIBILITY": "1"}, None, id="libraries of its own"),
         pytest.param(IMAGE.replace("570", "580"), {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"}, None, id="new enough"),
-        pytest.param("projects/p/global/images/of-our-own", {}, None, id="a name that tells no driver"),
+        pytest.param("projects/p/global/images/of-our-own", {}, None, id="a name without a driver"),
     ],
 )
 def test_a_driver_too_old_for_the_engine_is_reported(
-    tmp_path: Path, image: str, env: dict[str, str], words: str | None
+    tmp_path: Path, image: str, env: dict[str, str], message: str | None
 ) -> None:
     path = tmp_path / "settings.yaml"
     changes = {"machines.image": image, "pools.0.engine.env": env, "pools.1.engine.env": {**env, "A": "b"}}
     path.write_text(yaml.safe_dump({"config": changed(GCP, changes)}))
     lines = [str(problem) for problem in command.problems_of(path)]
-    assert len(lines) == (0 if words is None else 2)
+    assert len(lines) == (0 if message is None else 2)
     for index, line in enumerate(lines):
-        assert line.startswith(f"{FLEET}.pools.{index}.engine: {words} of machines.image")
+        assert line.startswith(f"{FLEET}.pools.{index}.engine: {message} of machines.image")
         assert line.endswith(OLDER)
 
 
@@ -376,7 +387,7 @@ def test_a_driver_too_old_for_the_engine_is_reported(
         pytest.param("common-cu129-ubuntu-2404-nvidia-580-v20260819", None, id="Ubuntu 24.04"),
         pytest.param("debian-12-bookworm-v20260813", None, id="Debian 12"),
         pytest.param("gpu-2204", None, id="a number of their own"),
-        pytest.param("of-our-own", None, id="a name that tells no system"),
+        pytest.param("of-our-own", None, id="a name without a system"),
     ],
 )
 def test_a_system_with_python_too_old_for_the_agent_is_reported(
