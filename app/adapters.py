@@ -41,7 +41,7 @@ class FleetAgents:
     def drain(self, instance: Instance, by: DrainOwner, reason: str, deadline: timedelta) -> AgentStatus:
         status = _status(self._agents.drain(instance, by, reason, int(deadline.total_seconds())))
         if status is None:
-            raise CloudError(f"{instance.id}: its agent answered something that this gpufleet does not understand")
+            raise CloudError(f"{instance.id}: its agent sent an answer that this gpufleet does not support")
         return status
 
 
@@ -200,11 +200,11 @@ def _drain_of(raw: Mapping[str, Any], since: datetime | None) -> tuple[DrainOwne
     return DrainOwner(raw["by"]) if raw["by"] is not None else None, _moment(raw.get("notice_at"))
 
 
-def _text(said: str | None) -> str | None:
+def _text(text: str | None) -> str | None:
     """The agent's text as every ledger accepts it: at most LONGEST_TEXT characters, all encodable, no NUL."""
-    if said is None:
+    if text is None:
         return None
-    return said[:LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "?")
+    return text[:LONGEST_TEXT].encode(errors="replace").decode().replace("\0", "?")
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -49,10 +49,10 @@ def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime
         return []
     fleet, end = ledger_name(document), floor_hour(now)
     with ledger_errors(document), engine.connect() as connection:
-        begun, told = history.begun(connection, fleet), last_notified_hour(connection, fleet)
+        begun, notified_until = history.begun(connection, fleet), last_notified_hour(connection, fleet)
     if begun is None or begun >= end:
         return []
-    first = end if told is None else max(told + HOUR, end - CATCH_UP)
+    first = end if notified_until is None else max(notified_until + HOUR, end - CATCH_UP)
     return [first + HOUR * n for n in range(int((end - first) / HOUR) + 1)]
 
 
@@ -97,11 +97,11 @@ def _budgets(
     if document.budget is not None:
         expected = month_forecast(query, month, spends, now)
         use = forecast.budget_use(document.budget.usd_per_month, expected)
-        words = (
+        forecast_text = (
             f"; the month is expected to cost {show(expected.expected)} USD",
             f" ({show(expected.low)} to {show(expected.high)})",
         )
-        found += _budget(f"{fleet}/budget/{name}", document.environment, use, words)
+        found += _budget(f"{fleet}/budget/{name}", document.environment, use, forecast_text)
     for budget, use in part_uses(document, query, month, spends, now):
         kind, part = budget.of
         where = f"{document.environment}, {kind} {part}"
@@ -109,24 +109,24 @@ def _budgets(
     return found
 
 
-def _budget(key: str, where: str, use: forecast.BudgetUse, words: tuple[str, str]) -> list[tuple[str, str]]:
-    """The messages of one budget. `words`: the month's forecast and the range of the forecast, as text."""
+def _budget(key: str, where: str, use: forecast.BudgetUse, forecast_text: tuple[str, str]) -> list[tuple[str, str]]:
+    """The messages of one budget. `forecast_text`: the month's forecast and the range of the forecast, as text."""
     limit, spent = show(use.usd_per_month), show(use.spent.quantize(exact.CENT))
-    used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{words[0]})"
+    used = f"{use.share:.0%} of the month's budget is used ({spent} of {limit} USD{forecast_text[0]})"
     if use.unknown:
         used = f"{'at least ' if use.is_lower_bound else ''}{used}; unknown: {_first(use.unknown)}"
     found = [(f"{key}/{share}", f"{where}: {used}") for share in use.crossed[-1:]]
     if use.state is BudgetState.UNKNOWN and use.lacking:
         found.append((f"{key}/unknown", f"{where}: {used}"))
     if use.state is BudgetState.WILL_EXCEED:
-        ahead = f"the month is expected to cost {show(use.expected)} USD{words[1]}; its budget is {limit} USD"
+        ahead = f"the month is expected to cost {show(use.expected)} USD{forecast_text[1]}; its budget is {limit} USD"
         found.append((f"{key}/expected", f"{where}: {ahead}"))
     return found
 
 
-def _first(words: Sequence[str], most: int = 5) -> str:
-    more = f", and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+def _first(texts: Sequence[str], most: int = 5) -> str:
+    more = f", and {len(texts) - most} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def _weeks(end: datetime, begun: datetime | None) -> list[Interval]:
@@ -167,7 +167,7 @@ def _anomalies(
         for one in anomalies(this, [hour_of(figure) for figure in figures], cause):
             key = f"{ledger_name(document)}/anomaly/{pool or '*'}/{one.what}/{start:%Y-%m-%d}"
             where = document.environment if pool is None else f"{document.environment}, pool {pool}"
-            found.append((key, f"{where}: {_words(one)}{f'; unknown: {_first(unknown)}' if unknown else ''}"))
+            found.append((key, f"{where}: {_as_text(one)}{f'; unknown: {_first(unknown)}' if unknown else ''}"))
     return found
 
 
@@ -190,7 +190,7 @@ def _not_collected(report: Report) -> list[str]:
     return [f"not collected from {start:%H:%M} to {end:%H:%M} UTC" for start, end in report.uncollected]
 
 
-def _words(one: Anomaly) -> str:
+def _as_text(one: Anomaly) -> str:
     parts = ", ".join(
         f"{name} {_usd(value, '+')}"
         for name, value in (

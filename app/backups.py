@@ -74,7 +74,7 @@ def restore(document: FleetDocument, place: str) -> Restored:
         path = Path(folder, "ledger.jsonl.gz")
         digest = _fetched(source, pointer["key"], path)
         if digest != pointer["sha256"]:
-            raise AppError(f"{pointer['key']}: is damaged: sha256 {digest}, written was {pointer['sha256']}")
+            raise AppError(f"{pointer['key']}: is damaged: expected SHA-256 {pointer['sha256']}, got {digest}")
         try:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 counts = _import(document, lines, path.name)
@@ -127,17 +127,17 @@ def _pointer(source: StorageLocation, document: FleetDocument) -> dict[str, Any]
     try:
         found: Any = json.loads(read_object(reader, key, _LARGEST_POINTER))
     except FileNotFoundError as error:
-        raise AppError(f"{key}: there is no backup yet; `gpufleet ledger backup` makes one") from error
+        raise AppError(f"{key}: there is no backup yet; create one with `gpufleet ledger backup`") from error
     except OSError as error:
         raise AppError(f"{key}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise AppError(f"{key}: is no pointer to a backup: {error}") from error
+        raise AppError(f"{key}: is not a valid pointer to a backup: {error}") from error
     finally:
         reader.close()
     if not is_map(found):
-        raise AppError(f"{key}: is no pointer to a backup: it holds no object")
+        raise AppError(f"{key}: is not a valid pointer to a backup: it is not a JSON object")
     if found.get("version") != 1 or not all(isinstance(found.get(name), str) for name in ("key", "sha256", "at")):
-        raise AppError(f"{key}: is no pointer to a backup (version {found.get('version')!r}, must be 1)")
+        raise AppError(f"{key}: is not a valid pointer to a backup (version {found.get('version')!r}, must be 1)")
     return dict(found)
 
 

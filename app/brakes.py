@@ -49,7 +49,7 @@ def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str |
     written = known.keep_tags(until)
     failed = inventory_of(document).tag([known.id] if written else [], written)
     for error in failed.values():
-        raise AppError(f"the brake is set in the ledger, but the tag could not be written: {error}")
+        raise AppError(f"the brake is set in the ledger, but its tag could not be written: {error}")
     if written:
         return None
     return f"its tag {tags.KEEP_UNTIL}={known.tags[tags.KEEP_UNTIL]} keeps it longer and stays"
@@ -81,10 +81,10 @@ def _release(
     for kind in (*BrakeKind, *{brake.kind for brake in before if brake.scope == scope and not brake.kind.known}):
         operations.release_brakes(engine, fleet, kind, scope, by)
     after = operations.brakes(engine, fleet, by[1])
-    gone = {brake.id for brake in before} - {brake.id for brake in after}
+    removed = {brake.id for brake in before} - {brake.id for brake in after}
     wider = {"all"} if known is None else {"all", known.pool}
     return (
-        [brake for brake in before if brake.id in gone],
+        [brake for brake in before if brake.id in removed],
         [brake for brake in after if scope == "all" or brake.scope in wider],
     )
 
@@ -93,8 +93,10 @@ def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Po
     ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
-            said = lifecycle.fixed(pool.name, who)
-            ledger.record_outcome(SPOT, Outcome(decision=said, kind=OutcomeKind.DONE, detail=said.detail), now)
+            decision = lifecycle.fixed(pool.name, who)
+            ledger.record_outcome(
+                SPOT, Outcome(decision=decision, kind=OutcomeKind.DONE, detail=decision.detail), now
+            )
 
 
 def _braked(
@@ -173,17 +175,17 @@ def hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
     try:
         operations.hold_target(engine, ledger_name(document), seen, value, brake)
     except ConflictError as error:
-        raise AppError(f"{error}; look again (`gpufleet target {pool}`)") from error
+        raise AppError(f"{error}; read the target again (`gpufleet target {pool}`)") from error
 
 
 def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool) -> tuple[FleetDocument, Instance]:
     """The instance to drain and its fleet. `limited`: whether the user gave a deadline. Raises AppError."""
     document, known = owner_of(instance, documents)
     if known is None:
-        raise AppError(f"{instance} is no instance id", ErrorCode.WRONG_USE)
+        raise AppError(f"{instance} is not an instance id", ErrorCode.WRONG_USE)
     if known.environment is None:
         # gpufleet must not send orders to the agent of an instance that no fleet owns
-        raise AppError(f"{instance} belongs to no fleet: it cannot be drained from here")
+        raise AppError(f"{instance} belongs to no fleet, so it cannot be drained from here")
     if not limited and known.pool not in {pool.name for pool in document.pools}:
         raise AppError(
             f"{instance} belongs to no pool of {document.environment}: give --deadline", ErrorCode.WRONG_USE
@@ -212,10 +214,10 @@ def _must_be_theirs(document: FleetDocument) -> None:
 
     A ledger file that is created here would stop no watchdog: they run on another machine and read their own.
     """
-    if (said := not_here(document)) is not None:
+    if (reason := not_here(document)) is not None:
         raise AppError(
-            f"{said}, so no watchdog of {document.environment} would see that: run this on the machine where they run"
-            " (the control host)"
+            f"{reason}, so the watchdogs of {document.environment} would not see this change: run the"
+            " command on the machine where they run (the control host)"
         )
 
 
@@ -241,18 +243,18 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
     if scope == "all":
         if len(documents) == 1:
             return documents[0], None
-        raise AppError("`all` of several fleets: name one with --fleet", ErrorCode.WRONG_USE)
+        raise AppError("`all` is ambiguous with several fleets: select one with --fleet", ErrorCode.WRONG_USE)
     for document in documents:
         try:
             found = inventory_of(document).instance(scope) if _may_be_instance(document, scope) else None
         except OSError as error:
             raise AppError(str(error)) from error
         # an instance without a fleet belongs to any fleet whose orphan rules may stop it
-        of_nobody = found is not None and found.environment is None and bool(document.orphans)
-        if found is not None and (found.environment == document.environment or of_nobody):
+        is_unmanaged = found is not None and found.environment is None and bool(document.orphans)
+        if found is not None and (found.environment == document.environment or is_unmanaged):
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"{scope!r} is no pool ({names}) and no instance of these fleets", ErrorCode.WRONG_USE)
+    raise AppError(f"{scope!r} is neither a pool ({names}) nor an instance of these fleets", ErrorCode.WRONG_USE)
 
 
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:

@@ -35,20 +35,20 @@ def publish(url: str, machine: str, python: str, *, dependencies: bool) -> bundl
         try:
             target.writer.put_file(target.key(bundle.key(made.sha256)), made.path)
         except OSError as error:
-            raise AppError(f"the bundle could not be put into {url}: {error}") from error
+            raise AppError(f"the bundle could not be stored in {url}: {error}") from error
     return made
 
 
 def make(out: Path, machine: str, python: str, *, dependencies: bool) -> bundle.Bundle:
     """Pack this clone into the file `out`, as `publish` does. Raises AppError."""
     if machine not in PLATFORMS:
-        raise AppError(f"--machine {machine}: is unknown; choose {' or '.join(PLATFORMS)}", ErrorCode.WRONG_USE)
+        raise AppError(f"--machine {machine}: is not supported; choose {' or '.join(PLATFORMS)}", ErrorCode.WRONG_USE)
     with tempfile.TemporaryDirectory(prefix="gpufleet-packages-") as folder:
         packages = _packages(Path(folder), PLATFORMS[machine], python) if dependencies else None
         try:
             return bundle.build(ROOT, packages, out)
         except (bundle.BundleError, OSError) as error:
-            raise AppError(f"the bundle could not be made: {error}") from error
+            raise AppError(f"the bundle could not be built: {error}") from error
 
 
 def _packages(folder: Path, platform: str, python: str) -> Path:
@@ -57,7 +57,7 @@ def _packages(folder: Path, platform: str, python: str) -> Path:
     """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path.home() / ".cache" / "gpu-fleet" / "bin"))
     if uv is None:
-        raise AppError("uv is not on PATH, which installs the locked packages: run `make setup`, or put it there")
+        raise AppError("uv is not on PATH; it installs the locked packages: run `make setup`, or install uv")
     requirements, into = folder / "requirements.txt", folder / "packages"
     _run([uv, *EXPORT, "--output-file", str(requirements)], ROOT)
     install = [uv, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--only-binary", ":all:"]

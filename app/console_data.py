@@ -97,7 +97,7 @@ class LiveConsoleData:
         with self._lock:
             now = datetime.now(UTC)
             if is_over(self._looked, LOOK_EVERY, now):
-                with _said():
+                with _as_data_errors():
                     self.documents(now)
                     self._views = [watched.look() for watched in self._watched]
                 self._looked = datetime.now(UTC)
@@ -105,11 +105,11 @@ class LiveConsoleData:
 
     def about(self, view: FleetView, instance: str) -> Sequence[Past]:
         document = view.read.document
-        with _said():
+        with _as_data_errors():
             return ledger_data.about(open_engine(document, reading=True), ledger_name(document), instance)
 
     def costs(self, view: FleetView) -> str:
-        with _said():
+        with _as_data_errors():
             return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
 
     def keep(self, view: FleetView, instance: str, user: str) -> str:
@@ -125,7 +125,7 @@ class LiveConsoleData:
         try:
             found = inventory.instance(instance)
             if found is None or found.environment != document.environment or not found.alive:
-                raise server.KeepError(f"{instance} is no running instance of {view.name} any more.")
+                raise server.KeepError(f"{instance} is not a running instance of {view.name} any more.")
             brake = Brake(
                 kind=BrakeKind.KEEP, scope=instance, owner=f"console ({user})",
                 reason="kept on the console's page", since=now, until=until,
@@ -150,7 +150,7 @@ class LiveConsoleData:
         with self._measuring:
             now = datetime.now(UTC)
             if self._measured is None or is_over(self._measured[0], MEASURE_EVERY, now):
-                with _said():
+                with _as_data_errors():
                     facts = [
                         replace(_measure(document, now), quotas=quotas.read(now))
                         for document, quotas in zip(self.documents(now), self._quotas, strict=True)
@@ -159,7 +159,7 @@ class LiveConsoleData:
             return self._measured[1]
 
     def notify(self, notice: AlertMessage) -> None:
-        with _said():
+        with _as_data_errors():
             documents = self.documents(datetime.now(UTC))
         for document in documents:
             if document.notify is None:
@@ -168,12 +168,12 @@ class LiveConsoleData:
             message = outbox.Message(
                 key=f"{notice.key}/{name}", channel=document.notify.slack_channel, text=notice.text
             )
-            with _said(), writing(open_engine(document)) as connection:
+            with _as_data_errors(), writing(open_engine(document)) as connection:
                 outbox.enqueue(connection, message, datetime.now(UTC))
 
 
 @contextmanager
-def _said() -> Generator[None]:
+def _as_data_errors() -> Generator[None]:
     """Converts errors of a ledger or a cloud to ConsoleDataError, which the page shows."""
     try:
         yield

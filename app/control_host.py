@@ -142,7 +142,7 @@ def _own_text(path: Path) -> str:
 
 
 def fetch_secrets(
-    places: Places, settings: ControlSettings, read: Callable[[str, str], str], say: Callable[[str], None]
+    places: Places, settings: ControlSettings, read: Callable[[str, str], str], announce: Callable[[str], None]
 ) -> None:
     """Write the values of secrets to the files that the units read, one file per user.
 
@@ -154,10 +154,10 @@ def fetch_secrets(
         try:
             value = read(reference, settings.environment.get("AWS_DEFAULT_REGION", ""))
         except (CloudError, OSError) as error:
-            say(f"{variable}: {reference} cannot be read: {error}: mend it, then `gpufleet host start`")
+            announce(f"{variable}: {reference} cannot be read: {error}: correct this, then run `gpufleet host start`")
             continue
         if any(sign in value for sign in "\n\r\0"):
-            say(f"{variable}: the value of {reference} has more than one line, so it is no variable's")
+            announce(f"{variable}: the value of {reference} has more than one line, so a variable cannot contain it")
             continue
         quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
         lines[variable] = f'{variable}="{quoted}"'
@@ -204,7 +204,7 @@ def drop_privileges(places: Places) -> None:
     try:
         found = pwd.getpwnam(name)
     except KeyError as error:
-        raise AppError(f"this machine has no user {name}: `gpufleet host install` makes it") from error
+        raise AppError(f"this machine has no user {name}: `gpufleet host install` creates it") from error
     os.initgroups(name, found.pw_gid)
     if name == User.WATCH:
         os.setgroups([found.pw_gid, grp.getgrnam(LEDGER_GROUP).gr_gid])
@@ -250,8 +250,8 @@ class LiveMachine:
 
     def unwell(self) -> str | None:
         try:
-            words = ("host", "check", "--within", self.well_within, "--for", "10s")
-            self._gpufleet(self.places.current, words, CHECK_LIMIT_S)
+            arguments = ("host", "check", "--within", self.well_within, "--for", "10s")
+            self._gpufleet(self.places.current, arguments, CHECK_LIMIT_S)
         except ReleaseError as error:
             return str(error)
         return None
@@ -277,32 +277,34 @@ class LiveMachine:
         )  # fmt: skip
         if done.returncode != 0:
             raise ReleaseError(
-                f"the ledger cannot be handled ({word}): {done.stderr.decode(errors='replace').strip()}"
+                f"the ledger cannot be prepared ({word}): {done.stderr.decode(errors='replace').strip()}"
             )
         return done.stdout or b""
 
-    def _gpufleet(self, release: Path, words: tuple[str, ...], limit_s: float) -> None:
-        command = [str(release / COMMAND), *words]
+    def _gpufleet(self, release: Path, arguments: tuple[str, ...], limit_s: float) -> None:
+        command = [str(release / COMMAND), *arguments]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
         except OSError as error:
             raise ReleaseError(f"{command[0]}: {error.strerror or error}") from error
         except subprocess.TimeoutExpired as error:
-            raise ReleaseError(f"{' '.join(words)} of {release.name[:12]}: not done in {limit_s:.0f} s") from error
+            raise ReleaseError(
+                f"{' '.join(arguments)} of {release.name[:12]}: not done in {limit_s:.0f} s"
+            ) from error
         if done.returncode != 0:
-            said = (done.stderr or done.stdout).strip().splitlines()
-            raise ReleaseError(f"{' '.join(words)}: {said[-1] if said else f'exit code {done.returncode}'}")
+            output = (done.stderr or done.stdout).strip().splitlines()
+            raise ReleaseError(f"{' '.join(arguments)}: {output[-1] if output else f'exit code {done.returncode}'}")
 
 
 def releases_of(
-    places: Places, settings: ControlSettings, say: Callable[[str], None], well_within: str = "3m"
+    places: Places, settings: ControlSettings, announce: Callable[[str], None], well_within: str = "3m"
 ) -> Releases:
     """The releases of this machine, with the notes of release 0.1 about them. Raises OSError."""
     if places.host.is_dir():
         # release 0.1 writes its choice when this release is already running
         layout.take_notes_over(places, by_root=not places.emulated)
     machine = LiveMachine(places=places, settings=settings, well_within=well_within)
-    return Releases(places=places, machine=machine, announce=say)
+    return Releases(places=places, machine=machine, announce=announce)
 
 
 def _any_program() -> dict[str, str]:

@@ -51,7 +51,7 @@ def install(places: Places) -> None:
         raise AppError(str(error)) from error
 
 
-def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
+def start(places: Places, announce: Announce, *, as_it_is: bool) -> None:
     """Mount the volume, prepare the ledger, write the configuration and start the services.
 
     Waits for the volume and the fleet document. `as_it_is`: start the current release, and ignore which release was
@@ -61,27 +61,27 @@ def start(places: Places, say: Announce, *, as_it_is: bool) -> None:
     try:
         if settings.volume is not None:
             device = places.root / settings.volume.lstrip("/")
-            say(volume.mount(str(device), places.data, run))
+            announce(volume.mount(str(device), places.data, run))
         # the services read the files that are written below, except where a mode is given
         os.umask(0o022)
         ids = control_host.make_users(places)
         if moved := layout.prepare(places, ids):
-            say(f"taken over from release 0.1: {', '.join(moved)}")
-        if not as_it_is and _settled(places, settings, say):
+            announce(f"migrated from release 0.1: {', '.join(moved)}")
+        if not as_it_is and _settled(places, settings, announce):
             return
-        document = _document(settings.fleet, say)
+        document = _document(settings.fleet, announce)
         if settings.role is Role.CONTROL:
             _as_watchdogs(places, "ledger")
             _as_watchdogs(places, "feed", "--once")
             control_host.make_token(places, ids)
-            control_host.fetch_secrets(places, settings, secrets.read, say)
-            _configure(document, settings, places, say)
-        _start_services(settings, places, say)
+            control_host.fetch_secrets(places, settings, secrets.read, announce)
+            _configure(document, settings, places, announce)
+        _start_services(settings, places, announce)
     except (StepError, ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
 
 
-def have_ledger(places: Places, say: Announce) -> None:
+def have_ledger(places: Places, announce: Announce) -> None:
     """Prepare the fleet's ledger at this release's schema. If the volume has none, restore the newest backup.
 
     Runs as the user that owns the ledger. Raises AppError.
@@ -94,13 +94,13 @@ def have_ledger(places: Places, say: Announce) -> None:
     is_here = file.resolve() == places.ledger.resolve()
     if not places.emulated and not is_here:
         raise AppError(
-            f"the fleet document names the ledger {file}, and on this machine it lies in {places.ledger}: "
-            "leave `ledger_url` out of the settings, or name a PostgreSQL"
+            f"the fleet document names the ledger {file}, but on this machine it is stored in {places.ledger}: "
+            "leave `ledger_url` out of the settings, or set it to a PostgreSQL URL"
         )
     try:
         if is_here:
             fresh = not ledger_file.is_there(places.ledger)
-            _restore(document, places, say, fresh=fresh)
+            _restore(document, places, announce, fresh=fresh)
             ledger_file.make(places.ledger)
         open_ledger_of(document).dispose()
     except OSError as error:
@@ -121,33 +121,35 @@ def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None
             return
 
 
-def settle(places: Places, say: Announce) -> None:
+def settle(places: Places, announce: Announce) -> None:
     """Resolve an interrupted upgrade: finish it, or roll it back if the services are unhealthy. Raises AppError."""
     settings = control_host.read_settings(places)
     try:
-        releases = control_host.releases_of(places, settings, say)
+        releases = control_host.releases_of(places, settings, announce)
         # without an interrupted upgrade there is nothing to wait for and nothing to lock
         if releases.unsettled() is not None:
             releases.settle(datetime.now(UTC))
     except ReleaseBusyError as busy:
-        say(str(busy))
+        announce(str(busy))
     except (ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
 
 
-def _settled(places: Places, settings: ControlSettings, say: Announce) -> bool:
+def _settled(places: Places, settings: ControlSettings, announce: Announce) -> bool:
     """Whether an interrupted upgrade was resolved, which also started all services.
 
     Otherwise this switches to the release that the volume records: a new machine's boot data may name an older one.
     """
-    releases = control_host.releases_of(places, settings, say)
+    releases = control_host.releases_of(places, settings, announce)
     if releases.settle(datetime.now(UTC)):
         return True
     chosen, current = releases.chosen(), releases.running()
     if chosen is None:
         releases.choose(current, None, datetime.now(UTC))
     elif chosen.current != current:
-        say(f"this volume was last used by {chosen.current[:12]}: taking it up instead of {current[:12]}")
+        announce(
+            f"this volume was last used by {chosen.current[:12]}: starting that release instead of {current[:12]}"
+        )
         releases.stage(chosen.current)
         releases.link(chosen.current)
         command = str(places.current / "bin" / "gpufleet")
@@ -155,68 +157,68 @@ def _settled(places: Places, settings: ControlSettings, say: Announce) -> bool:
     return False
 
 
-def _document(url: str, say: Announce) -> FleetDocument:
+def _document(url: str, announce: Announce) -> FleetDocument:
     """The fleet document. Waits until the first `pulumi up` has written it."""
-    said = ""
+    message = ""
     while True:
         try:
             return load_one(url)
         except AppError as error:
-            if str(error) != said:
-                said = str(error)
-                say(f"waiting for the fleet document: {said}")
+            if str(error) != message:
+                message = str(error)
+                announce(f"waiting for the fleet document: {message}")
             time.sleep(LOOK_S)
 
 
-def _as_watchdogs(places: Places, *words: str) -> None:
+def _as_watchdogs(places: Places, *arguments: str) -> None:
     """Run a command of this release. The command drops root's rights and writes to the same log. Raises AppError."""
-    command = [str(places.current / COMMAND), "host", *words]
+    command = [str(places.current / COMMAND), "host", *arguments]
     try:
         # the services run in this folder, so a ledger with a relative path is here, too
         where = places.ledger.parent
         done = subprocess.run(command, cwd=where, timeout=RESTORE_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AppError(f"`gpufleet host {' '.join(words)}`: {error}") from error
+        raise AppError(f"`gpufleet host {' '.join(arguments)}`: {error}") from error
     if done.returncode != 0:
         raise AppError(
-            f"`gpufleet host {' '.join(words)}` failed with exit code {done.returncode}: see the lines above"
+            f"`gpufleet host {' '.join(arguments)}` failed with exit code {done.returncode}: see the lines above"
         )
 
 
-def _restore(document: FleetDocument, places: Places, say: Announce, *, fresh: bool) -> None:
+def _restore(document: FleetDocument, places: Places, announce: Announce, *, fresh: bool) -> None:
     """Restore the ledger from the newest backup if the volume has none."""
     # an interrupted restore starts again: rows that exist already are kept
     begun = places.ledger.with_name("ledger.restoring")
     if not fresh and not begun.exists():
         return
     if not backups.has_backup(document):
-        say("no ledger and no backup of one: a new fleet")
+        announce("neither a ledger nor a backup exists: this is a new fleet")
         return
     begun.touch()
     ledger_file.make(places.ledger)
     done = backups.restore(document, "")
-    say(f"{done.key} of {done.at}: {done.rows} rows read")
+    announce(f"{done.key} of {done.at}: {done.rows} rows read")
     if done.breaches:
-        raise AppError(f"{done.breaches} breaches: `gpufleet ledger verify` names them", ErrorCode.FOUND)
+        raise AppError(f"{done.breaches} breaches: `gpufleet ledger verify` lists them", ErrorCode.FOUND)
     begun.unlink()
 
 
-def _name_prometheus(url: str, places: Places, say: Announce) -> None:
+def _name_prometheus(url: str, places: Places, announce: Announce) -> None:
     """Make the host name of `prometheus_url` resolve to loopback, where Prometheus listens, if it is this machine."""
     parts = urlsplit(url)
     name = parts.hostname
     if name is None or parts.port != PROMETHEUS_PORT or hosts_file.lead_to_loopback(name, places.root / "etc/hosts"):
         return
     if hosts_file.is_address(name) and hosts_file.is_this_machine(name):
-        say(
-            f"{url} names this machine by its address, where Prometheus does not listen: leave `prometheus_url` out "
-            f"of the settings, or write http://{hosts_file.LOOPBACK}:{PROMETHEUS_PORT}"
+        announce(
+            f"{url} refers to this machine by its address, where Prometheus does not listen: leave `prometheus_url` "
+            f"out of the settings, or write http://{hosts_file.LOOPBACK}:{PROMETHEUS_PORT}"
         )
 
 
-def _configure(document: FleetDocument, settings: ControlSettings, places: Places, say: Announce) -> None:
+def _configure(document: FleetDocument, settings: ControlSettings, places: Places, announce: Announce) -> None:
     if not places.emulated:
-        _name_prometheus(document.prometheus_url, places, say)
+        _name_prometheus(document.prometheus_url, places, announce)
     near = units.near(settings)
     addresses = Addresses(
         console=f"{near}:9600",
@@ -227,10 +229,10 @@ def _configure(document: FleetDocument, settings: ControlSettings, places: Place
         targets_file=str(FeedPaths(folder=places.feed).targets),
     )
     monitoring_files.write(document, places.monitoring, addresses)
-    say(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")
+    announce(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")
 
 
-def _start_services(settings: ControlSettings, places: Places, say: Announce) -> None:
+def _start_services(settings: ControlSettings, places: Places, announce: Announce) -> None:
     systemd = Systemd(places.root)
     for name, text in units.render(settings, places, find_programs(settings)).items():
         # a change of the unit that runs this command takes effect at the next boot
@@ -241,4 +243,4 @@ def _start_services(settings: ControlSettings, places: Places, say: Announce) ->
     for name in () if places.emulated else units.timers(settings):
         systemd.enable(name)
         systemd.start(name)
-    say(f"started {', '.join(one.name for one in found)}")
+    announce(f"started {', '.join(one.name for one in found)}")

@@ -75,10 +75,10 @@ def _collect(document: FleetDocument, count: Count, progress: CostPassListener) 
         progress.written(written)
         left = _after(document, progress, "sums", lambda: cost_sums.store_sums(document, engine, now))
         refresh_prices(document, engine, progress, now)
-        told = _after(document, progress, "alerts", lambda: notify(document, engine, now))
+        notified = _after(document, progress, "alerts", lambda: notify(document, engine, now))
         answer = asdict(written) | {"at": written.at.isoformat(), "metrics_from": written.metrics_from.isoformat()}
         return CostPassResult(
-            answer=answer | {"api_calls": looks.api_calls()}, whole=left and told and not written.notes
+            answer=answer | {"api_calls": looks.api_calls()}, whole=left and notified and not written.notes
         )
     finally:
         count(looks.api_calls())

@@ -42,7 +42,7 @@ class Costs(StrEnum):
 
     LEFT = "left"
     """From the cost watchdog's last pass. They are computed here if it stored none."""
-    ANEW = "anew"
+    REFRESHED = "refreshed"
     """Computed here."""
     NONE = "none"
 

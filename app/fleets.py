@@ -87,8 +87,8 @@ def parse_own(text: str | bytes, source: str) -> FleetDocument:
     own = os.environ.get(ENVIRONMENTS, "").split()
     if own and document.environment not in own:
         raise AppError(
-            f"{source}: environment: is {document.environment!r}, and {ENVIRONMENTS} of this process says "
-            f"{' '.join(own)!r}: name that environment's document"
+            f"{source}: environment: is {document.environment!r}, but {ENVIRONMENTS} of this process is "
+            f"{' '.join(own)!r}: use that environment's document"
         )
     return document
 
@@ -98,7 +98,7 @@ def split_url(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise AppError(f"{url}: is no URL: {error}", ErrorCode.WRONG_USE) from error
+        raise AppError(f"{url}: is not a URL: {error}", ErrorCode.WRONG_USE) from error
 
 
 def _read(url: str) -> bytes:
@@ -107,7 +107,7 @@ def _read(url: str) -> bytes:
         path = Path(parts.path if parts.scheme else url)
         try:
             if path.stat().st_size > LARGEST_DOCUMENT:
-                raise AppError(f"{url}: is larger than 16 MiB, so it is no fleet document")
+                raise AppError(f"{url}: is larger than 16 MiB, so it is not a fleet document")
             return path.read_bytes()
         except OSError as error:
             raise AppError(f"{url}: {error.strerror or error}") from error
@@ -116,7 +116,9 @@ def _read(url: str) -> bytes:
     elif parts.scheme == "gs":
         from gpufleet.clouds.gcp.objects import read_object
     else:
-        raise AppError(f"{url}: scheme {parts.scheme!r} is unknown; use file://, s3:// or gs://", ErrorCode.WRONG_USE)
+        raise AppError(
+            f"{url}: the scheme {parts.scheme!r} is not supported; use file://, s3:// or gs://", ErrorCode.WRONG_USE
+        )
     try:
         return read_object(parts.netloc, parts.path.lstrip("/"))
     except OSError as error:

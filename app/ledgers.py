@@ -42,15 +42,15 @@ def read_ledger_of(document: FleetDocument) -> Engine:
     """
     if not_here(document) is None:
         return open_ledger_of(document)
-    return _opened(f"sqlite:///{Path(_stand_in(document.ledger_url).name, 'ledger.db')}")
+    return _opened(f"sqlite:///{Path(_temporary_folder(document.ledger_url).name, 'ledger.db')}")
 
 
 def present_ledger_of(document: FleetDocument) -> Engine:
     """The fleet's ledger, which must exist: a verification or a copy of an empty one would be misleading. Raises
     AppError.
     """
-    if (said := not_here(document)) is not None:
-        raise AppError(f"{said}: run this where the watchdogs run (the control host)")
+    if (reason := not_here(document)) is not None:
+        raise AppError(f"{reason}: run this where the watchdogs run (the control host)")
     return open_ledger_of(document)
 
 
@@ -71,7 +71,7 @@ def _opened(url: str) -> Engine:
 
 
 @cache
-def _stand_in(url: str) -> TemporaryDirectory[str]:
+def _temporary_folder(url: str) -> TemporaryDirectory[str]:
     """The temporary folder of the ledger that replaces the one of that URL. It is deleted when the process ends."""
     return TemporaryDirectory(prefix="gpufleet-ledger-")
 

@@ -15,7 +15,7 @@ POLL_S: Final = 5.0
 
 
 def walk(
-    model: str, digest: str, document: FleetDocument, limit: timedelta, say: Callable[[str], None]
+    model: str, digest: str, document: FleetDocument, limit: timedelta, announce: Callable[[str], None]
 ) -> dict[str, int]:
     """Change every pool of the model, one instance at a time. Returns the number of changed instances by pool.
 
@@ -24,14 +24,14 @@ def walk(
     # imported late: the cloud clients take a second to import
     from app.wiring import agents_of, inventory_of
 
-    inventory, agents = inventory_of(document), agents_of(document, say)
+    inventory, agents = inventory_of(document), agents_of(document, announce)
     changed: dict[str, int] = {}
-    for pool in _pools(model, document, say):
+    for pool in _pools(model, document, announce):
         change = Walk(
             rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=limit),
             instances=lambda pool=pool: [one for one in inventory.instances() if one.pool == pool.name and one.alive],
             agents=agents,
-            announce=say,
+            announce=announce,
             clock=time.monotonic,
             sleep=time.sleep,
         )
@@ -39,12 +39,12 @@ def walk(
             changed[pool.name] = change.run(digest)
         except (RolloutError, CloudError) as error:
             raise AppError(str(error)) from error
-        say(f"{pool.name}: {changed[pool.name]} instances changed")
+        announce(f"{pool.name}: {changed[pool.name]} instances changed")
     return changed
 
 
 def wait(
-    model: str, digest: str, document: FleetDocument, limit: timedelta, say: Callable[[str], None]
+    model: str, digest: str, document: FleetDocument, limit: timedelta, announce: Callable[[str], None]
 ) -> dict[str, int]:
     """Wait until the control host has changed every pool of the model. Returns the number of changed instances by
     pool.
@@ -53,20 +53,20 @@ def wait(
     """
     from app.wiring import agents_of, inventory_of
 
-    inventory, agents = inventory_of(document), agents_of(document, say)
+    inventory, agents = inventory_of(document), agents_of(document, announce)
 
     def statuses(pool: Pool) -> tuple[list[str], Mapping[str, Mapping[str, Any]]]:
         members = [one for one in inventory.instances() if one.pool == pool.name and one.alive]
         return [one.id for one in members], agents.statuses(members)
 
     changed: dict[str, int] = {}
-    for pool in _pools(model, document, say):
-        waiting = Waiting(pool=pool, digest=digest, limit=limit, statuses=statuses, say=say)
+    for pool in _pools(model, document, announce):
+        waiting = Waiting(pool=pool, digest=digest, limit=limit, statuses=statuses, announce=announce)
         try:
             changed[pool.name] = waiting.run()
         except CloudError as error:
             raise AppError(str(error)) from error
-        say(f"{pool.name}: {changed[pool.name]} instances changed")
+        announce(f"{pool.name}: {changed[pool.name]} instances changed")
     return changed
 
 
@@ -79,7 +79,7 @@ class Waiting:
     limit: timedelta
     statuses: Callable[[Pool], tuple[list[str], Mapping[str, Mapping[str, Any]]]]
     """All instance ids of a pool, and the status of each instance whose agent answers."""
-    say: Callable[[str], None]
+    announce: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _serving: set[str] = field(default_factory=set[str], init=False)
@@ -95,13 +95,13 @@ class Waiting:
             if before is None:
                 before = serving
             if fresh := serving - self._serving - before:
-                self.say(f"{self.pool.name}: {', '.join(sorted(fresh))} serves {self.digest[:12]}")
+                self.announce(f"{self.pool.name}: {', '.join(sorted(fresh))} serves {self.digest[:12]}")
                 until = self.clock() + self.limit.total_seconds()
             self._serving |= serving
             if (failed := rolled_back(self.digest, found)) is not None:
                 raise AppError(
-                    f"{self.pool.name} {failed}; the others keep what they serve: `gpufleet model rollback` "
-                    "makes the bucket say so, too"
+                    f"{self.pool.name} {failed}; the others keep their revision: "
+                    "run `gpufleet model rollback` to restore it in the bucket"
                 )
             if next_step(rollout, self.digest, known, found).done:
                 return len(self._serving - before)
@@ -111,15 +111,15 @@ class Waiting:
 
     def _stuck(self) -> str:
         return (
-            f"{self.pool.name}: no other instance came to serve {self.digest[:12]} within {self.limit}. Look on the "
-            "control host whether `gpufleet watch run --apply` runs (cron: `gpufleet watch revisions --apply`), its "
-            "log (revisions), pauses (`gpufleet status`) "
-            f"and the floor ({self.pool.min}). It goes on meanwhile; the same command waits again"
+            f"{self.pool.name}: no other instance served {self.digest[:12]} within {self.limit}. On the "
+            "control host, check that `gpufleet watch run --apply` runs (cron: `gpufleet watch revisions --apply`), "
+            "its log (revisions), pauses (`gpufleet status`) "
+            f"and the floor ({self.pool.min}). The rollout continues; run the same command to wait again"
         )
 
 
-def _pools(model: str, document: FleetDocument, say: Callable[[str], None]) -> list[Pool]:
+def _pools(model: str, document: FleetDocument, announce: Callable[[str], None]) -> list[Pool]:
     pools = [pool for pool in document.pools if pool.model == f"models/{model}"]
     if not pools:
-        say(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
+        announce(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
     return pools

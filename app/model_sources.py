@@ -41,13 +41,13 @@ class Fetched:
 
 
 @contextlib.contextmanager
-def open_source(url: str, scratch: Path | None, say: Callable[[str], None]) -> Generator[Fetched]:
+def open_source(url: str, scratch: Path | None, announce: Callable[[str], None]) -> Generator[Fetched]:
     """The model at a URL. Downloaded files are deleted afterwards. Raises AppError."""
     scheme = url.partition(":")[0] if ":" in url else ""
     if scheme in ("", "file"):
         folder = Path(url.removeprefix("file://")).expanduser()
         if not folder.is_dir():
-            raise AppError(f"{folder}: is no folder", ErrorCode.WRONG_USE)
+            raise AppError(f"{folder}: is not a folder", ErrorCode.WRONG_USE)
         yield Fetched(folder=folder)
         return
     fetch = _fetcher(url, scheme)
@@ -56,11 +56,11 @@ def open_source(url: str, scratch: Path | None, say: Callable[[str], None]) -> G
     except OSError as error:
         raise AppError(f"--scratch {scratch}: {error.strerror}", ErrorCode.WRONG_USE) from error
     try:
-        yield fetch(url, to, say)
+        yield fetch(url, to, announce)
     except ManifestError as error:
         raise AppError(f"{url}: {error}") from error
     except OSError as error:
-        raise AppError(f"{url}: {error} (--scratch names a folder with more room)") from error
+        raise AppError(f"{url}: {error} (set --scratch to a folder with more free space)") from error
     finally:
         shutil.rmtree(to, ignore_errors=True)
 
@@ -86,16 +86,16 @@ def _wanted(names: Iterable[str]) -> list[str]:
     return [manifests.check_path(name) for name in shown]
 
 
-def _from_bucket(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
+def _from_bucket(url: str, to: Path, announce: Callable[[str], None]) -> Fetched:
     place = open_place(url)
     keys = {key.removeprefix(f"{place.prefix}/"): key for key in place.listing.objects(place.prefix)}
     names = _wanted(keys)
     if not names:
-        raise AppError(f"{url}: holds no model")
+        raise AppError(f"{url}: contains no model")
 
     def fetch(name: str) -> None:
         size = _copy(place, keys[name], to / name)
-        say(f"{name} ({size} bytes) fetched")
+        announce(f"{name} ({size} bytes) fetched")
 
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         list(pool.map(fetch, names))
@@ -116,7 +116,7 @@ def _write(file: IO[bytes], piece: memoryview) -> None:
     file.write(piece)
 
 
-def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
+def _from_hub(url: str, to: Path, announce: Callable[[str], None]) -> Fetched:
     """Download a commit of a repository. `main` is resolved once, so that all files are of one commit."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
@@ -130,18 +130,18 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
     api = cast(Any, HfApi)(endpoint=os.environ.get("HF_ENDPOINT"))
     try:
         info: Any = api.model_info(repository, revision=revision or None, files_metadata=True)
-        names = _safe_of_hub([one.rfilename for one in info.siblings or ()], url, say)
+        names = _safe_of_hub([one.rfilename for one in info.siblings or ()], url, announce)
 
         def fetch(name: str) -> None:
             api.hf_hub_download(repository, name, revision=info.sha, local_dir=to)
-            say(f"{name} fetched")
+            announce(f"{name} fetched")
 
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             list(pool.map(fetch, names))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, httpx.HTTPError) as error:
-        words = str(error).strip().partition("\n")[0]
+        message = str(error).strip().partition("\n")[0]
         raise AppError(
-            f"{url}: the hub says: {words} (private or gated: set HF_TOKEN; a mirror: HF_ENDPOINT)"
+            f"{url}: the hub answered: {message} (private or gated models need HF_TOKEN; a mirror, HF_ENDPOINT)"
         ) from error
     return Fetched(
         folder=to,
@@ -152,7 +152,7 @@ def _from_hub(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
     )
 
 
-def _safe_of_hub(names: list[str], url: str, say: Callable[[str], None]) -> list[str]:
+def _safe_of_hub(names: list[str], url: str, announce: Callable[[str], None]) -> list[str]:
     """The files in a safe format: hubs store the same weights in several formats. Raises ManifestError if there is
     none.
     """
@@ -163,7 +163,7 @@ def _safe_of_hub(names: list[str], url: str, say: Callable[[str], None]) -> list
             f"no *.safetensors among {', '.join(left) or 'no files'}: pickles are not taken; convert it"
         )
     if left:
-        say(f"{url}: not taken: {', '.join(left)}")
+        announce(f"{url}: files not used: {', '.join(left)}")
     return _wanted(safe)
 
 
@@ -173,7 +173,7 @@ def _licence(info: Any) -> str | None:
     return None if found is None else str(found)
 
 
-def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
+def _from_mlflow(url: str, to: Path, announce: Callable[[str], None]) -> Fetched:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         from mlflow.artifacts import download_artifacts, list_artifacts
@@ -187,17 +187,17 @@ def _from_mlflow(url: str, to: Path, say: Callable[[str], None]) -> Fetched:
             name: name.removeprefix(root) for name in names if name.startswith(root) and name not in _MLFLOW_OWN
         }
         # MLflow stores a pipeline's tokenizer next to its model
-        beside = "components/tokenizer/"
-        chosen |= {name: name.removeprefix(beside) for name in names if name.startswith(beside)}
+        tokenizer = "components/tokenizer/"
+        chosen |= {name: name.removeprefix(tokenizer) for name in names if name.startswith(tokenizer)}
         wanted = {name: path for name, path in chosen.items() if not manifests.stays_behind(PurePosixPath(path))}
         for name, path in wanted.items():
             manifests.check_path(path)
             got = Path(download_artifacts(artifact_uri=f"{url.rstrip('/')}/{name}", dst_path=str(to / ".mlflow")))
             (to / path).parent.mkdir(parents=True, exist_ok=True)
             got.replace(to / path)
-            say(f"{path} fetched")
+            announce(f"{path} fetched")
     except MlflowException as error:
-        raise AppError(f"{url}: MLflow says: {error} (MLFLOW_TRACKING_URI names the server)") from error
+        raise AppError(f"{url}: MLflow answered: {error} (MLFLOW_TRACKING_URI selects the server)") from error
     return Fetched(folder=to, revision=url.rstrip("/").rpartition("/")[2], source=url)
 
 

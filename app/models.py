@@ -66,7 +66,7 @@ class ModelRegistry:
                 going_back_to=None if going is None else str(going),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise AppError(f"{self.model}/{_HISTORY}: {error!r}: mend or remove it") from error
+            raise AppError(f"{self.model}/{_HISTORY}: {error!r}: correct or remove the file") from error
 
     def write_history(self, history: History) -> None:
         value = {"version": 1, "digests": list(history.digests), "going_back_to": history.going_back_to}
@@ -161,7 +161,7 @@ class ModelRegistry:
         why = (
             f"a revision is approved before it is served in {', '.join(sorted(known))}"
             if known
-            else f"no {PATH_IN_BUCKET} lies in the bucket, so it may be production's (--environment NAME says which)"
+            else f"the bucket contains no {PATH_IN_BUCKET}, so it may be production's (set --environment NAME)"
         )
         raise AppError(
             f"{self.name} {digest[:12]}: is not approved, and {why}; look at it and run `gpufleet model approve "

@@ -162,17 +162,17 @@ def _log_result(log: Log, result: PassResult, duration_s: float) -> None:
 
 def _what_remains(error: Exception) -> str:
     if isinstance(error, LedgerError):
-        return "The next pass goes on"
-    return "What was done before is recorded" if isinstance(error, CutShortError) else "Nothing was done"
+        return "The next pass continues"
+    return "Completed actions are recorded" if isinstance(error, CutShortError) else "Nothing was changed"
 
 
 def _over_fleet(kind: WatchdogKind, document: FleetDocument, options: Options, result: PassResult, log: Log) -> None:
     """Raises OSError when the fleet was not observed completely, and AppError for an error that people must fix."""
-    if not options.apply and (said := not_here(document)) is not None:
+    if not options.apply and (elsewhere := not_here(document)) is not None:
         # the pass creates the ledger here, because it stores that a dry run was recorded
         why = (
-            f"{said}: if its watchdogs run on another one, their brakes and targets are not known here, and this"
-            " dry run does not count as seen by them"
+            f"{elsewhere}: if the watchdogs run on another machine, their brakes and targets are unknown here, and"
+            " this dry run does not count as accepted by them"
         )
         log.warning("ledger_elsewhere", detail=why)
         options.note(f"{document.environment}: {why}")

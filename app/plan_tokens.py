@@ -38,23 +38,23 @@ def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
 def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expected:
     lines = [line for line in cost.lines if line.pool == pool and line.desired > 0 and _machine(line) is not None]
     if not lines:
-        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: no machine at the desired size")
+        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: the desired size has no machine")
     if model is None:
-        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: its model is known by no hub's name")
-    tokens, said = Decimal(0), list[str]()
+        return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: its model has no known name on a hub")
+    tokens, measurements = Decimal(0), list[str]()
     for line in lines:
         machine = catalogue.machine(cloud, _machine(line) or "")
         row = speed.most_measured(model, machine.gpu, machine.gpu_count)
         if row is None:
-            why = f"unknown: nobody measured {model} on {machine.gpu_count} x {machine.gpu}"
+            why = f"unknown: no measurement of {model} on {machine.gpu_count} x {machine.gpu}"
             return Expected(pool=pool, usd_per_million_tokens=None, basis=why)
         tokens += line.desired * Decimal(speed.tokens_per_s(row))
-        said.append(measurement(row))
+        measurements.append(measurement(row))
     usd = sum((line.usd_per_hour for line in lines), Decimal(0)) / (tokens * _HOUR) * _MILLION
     return Expected(
         pool=pool,
         usd_per_million_tokens=usd.quantize(Decimal("0.0001")),
-        basis=f"at full use, measured: {'; '.join(dict.fromkeys(said))}",
+        basis=f"at full use, measured: {'; '.join(dict.fromkeys(measurements))}",
     )
 
 
@@ -64,7 +64,7 @@ def _machine(line: CostLine) -> str | None:
     return parts[2] if len(parts) == 4 and parts[1] in ("ec2", "compute") else None
 
 
-def words(row: Expected) -> str:
+def as_text(row: Expected) -> str:
     """One line for people."""
     if row.usd_per_million_tokens is None:
         return f"Pool {row.pool}: USD per million tokens {row.basis}."

@@ -88,7 +88,7 @@ class QuotaMeter:
     """Raises CloudError."""
     _known: Mapping[str, float] = field(default_factory=dict[str, float])
     _asked: datetime | None = None
-    _said: str = ""
+    _logged: str = ""
 
     def read(self, now: datetime) -> tuple[QuotaUse, ...]:
         """The quotas with a known limit; empty when the inventory is incomplete."""
@@ -98,7 +98,7 @@ class QuotaMeter:
         try:
             found = uses(self.document.cloud, self.instances())
         except OSError as error:
-            self._tell(f"instances are not known: {error}")
+            self._log_change(f"instances are not known: {error}")
             return ()
         return tuple(
             QuotaUse(quota=use.quota, unit=use.unit, used=use.used, limit=self._known[use.quota])
@@ -114,8 +114,8 @@ class QuotaMeter:
             self._known = self.limits(self.document, needs(self.document))
         except (CloudError, UnknownMachineError) as error:
             self._known = {}
-            self._tell(f"limits are not known: {error}")
+            self._log_change(f"limits are not known: {error}")
 
-    def _tell(self, why: str) -> None:
-        log_change(self.log, "quotas", self._said, why)
-        self._said = why
+    def _log_change(self, why: str) -> None:
+        log_change(self.log, "quotas", self._logged, why)
+        self._logged = why

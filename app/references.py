@@ -19,10 +19,10 @@ def references_of(sources: Mapping[str, str]) -> References:
     def find(model: str, machine: MachineType) -> ReferenceSpeed:
         hub = hub_name(sources.get(model) or "")
         if hub is None:
-            return _unknown("its model is known by no hub's name")
+            return _unknown("its model has no known name on a hub")
         row = speed.most_measured(hub, machine.gpu, machine.gpu_count)
         if row is None or machine.gpu_share != 1:
-            return _unknown(f"nobody measured {hub} on {machine.gpu_count} x {machine.gpu}")
+            return _unknown(f"no measurement of {hub} on {machine.gpu_count} x {machine.gpu}")
         rate = Decimal(speed.tokens_per_s(row)) / row.gpus
         return ReferenceSpeed(tokens_per_second_per_gpu=rate.quantize(_STEP), basis=measurement(row))
 

@@ -278,4 +278,6 @@ def _explained(document: FleetDocument) -> Generator[None]:
         with ledger_errors(document):
             yield
     except MissingPriceError as error:
-        raise AppError(f"{document.environment}: {error}; or show it as unknown with --allow-unpriced") from error
+        raise AppError(
+            f"{document.environment}: {error}; or show these costs as unknown with --allow-unpriced"
+        ) from error

@@ -39,20 +39,20 @@ def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, P
     raise AppError(f"no pool {name!r}; pools: {known or 'none'}", ErrorCode.WRONG_USE)
 
 
-def versions_of(document: FleetDocument, pool: Pool, say: Announce) -> dict[str, GroupVersion]:
+def versions_of(document: FleetDocument, pool: Pool, announce: Announce) -> dict[str, GroupVersion]:
     """The templates of a pool's groups, and the instances of each. Raises AppError."""
     with _cloud_errors(pool):
-        return {group.name: _version(document, pool, group.name, say) for group in pool.groups}
+        return {group.name: _version(document, pool, group.name, announce) for group in pool.groups}
 
 
-def _version(document: FleetDocument, pool: Pool, group: str, say: Announce) -> GroupVersion:
+def _version(document: FleetDocument, pool: Pool, group: str, announce: Announce) -> GroupVersion:
     match document.cloud:
         case Cloud.AWS:
             return AwsRollouts(AwsCalls(document.region)).version(group)
         case Cloud.GCP:
             from app.rollout_google import rollouts_of
 
-            return rollouts_of(document, pool, say).version(group)
+            return rollouts_of(document, pool, announce).version(group)
 
 
 def cancel(document: FleetDocument, pool: Pool) -> None:
@@ -70,24 +70,26 @@ def cancel(document: FleetDocument, pool: Pool) -> None:
                 release(document, pool)
 
 
-def roll(document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, say: Announce) -> None:
+def roll(
+    document: FleetDocument, pool: Pool, groups: Sequence[GroupEntry], limit: timedelta, announce: Announce
+) -> None:
     """Replace the outdated instances of some groups. `limit`: longest time for one group. Raises AppError."""
     with _cloud_errors(pool):
         match document.cloud:
             case Cloud.AWS:
                 rollouts = AwsRollouts(AwsCalls(document.region))
                 for group in groups:
-                    _start(rollouts, document, pool, group, say)
-                    _wait(rollouts, pool.name, group.name, limit, say)
+                    _start(rollouts, document, pool, group, announce)
+                    _wait(rollouts, pool.name, group.name, limit, announce)
             case Cloud.GCP:
                 from app.rollout_google import paused, rollouts_of
 
                 with paused(document, pool, limit * len(groups)):
                     for group in groups:
-                        rollouts_of(document, pool, say).roll(group, limit)
+                        rollouts_of(document, pool, announce).roll(group, limit)
 
 
-def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, say: Announce) -> None:
+def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: GroupEntry, announce: Announce) -> None:
     """Start the refresh of a group, unless one is running."""
     launch_first = group.type is not CapacityType.RESERVED
     state = rollouts.state(group.name)
@@ -95,27 +97,27 @@ def _start(rollouts: AwsRollouts, document: FleetDocument, pool: Pool, group: Gr
         if not launch_first:
             _check_floor(document, pool, group)
         rollouts.start(group.name, launch_first=launch_first)
-        say(f"{group.name}: replacing {'before' if launch_first else 'after'} draining")
+        announce(f"{group.name}: replacing {'before' if launch_first else 'after'} draining")
 
 
-def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, say: Announce) -> None:
+def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, announce: Announce) -> None:
     """Wait until a group's refresh has succeeded. Raises AppError."""
-    until, said = time.monotonic() + limit.total_seconds(), -1
+    until, shown = time.monotonic() + limit.total_seconds(), -1
     while True:
         state = rollouts.state(group)
         if state is None:
-            raise AppError(f"{group}: the refresh that was started is gone")
-        if state.percent != said:
-            say(f"{group}: {state.percent} %")
-            said = state.percent
+            raise AppError(f"{group}: the refresh that was started does not exist any more")
+        if state.percent != shown:
+            announce(f"{group}: {state.percent} %")
+            shown = state.percent
         if state.succeeded:
             return
         if state.is_over:
             raise AppError(f"{group}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
         if time.monotonic() > until:
             raise AppError(
-                f"{group}: not done after {limit}; it goes on in the cloud: run this again to wait for it,"
-                f" or `gpufleet rollout {pool} --cancel`"
+                f"{group}: not done after {limit}; the cloud continues it: run this again to wait for it,"
+                f" or stop it with `gpufleet rollout {pool} --cancel`"
             )
         time.sleep(POLL_S)
 

@@ -18,15 +18,15 @@ from gpufleet.settings.document import FleetDocument, Pool
 OWNER: Final = "rollout"
 
 
-def rollouts_of(document: FleetDocument, pool: Pool, say: Callable[[str], None]) -> GoogleRollouts:
+def rollouts_of(document: FleetDocument, pool: Pool, announce: Callable[[str], None]) -> GoogleRollouts:
     """The rollout of a pool. Makes no call yet."""
     calls = GoogleCalls(document.account)
     return GoogleRollouts(
         groups=GoogleGroups(calls, document),
         inventory=GoogleInventory(calls, document.region, document.environment, document.owned_groups()),
-        agents=agents_of(document, say),
+        agents=agents_of(document, announce),
         pool=pool,
-        announce=say,
+        announce=announce,
     )
 
 

@@ -64,12 +64,12 @@ def _target(name: str) -> tuple[str, Gpu, int]:
         except UnknownMachineError:
             continue
         if machine.gpu_share != 1:
-            raise AppError(f"{name}: has a fraction of a GPU, which is not sized here", ErrorCode.WRONG_USE)
+            raise AppError(f"{name}: has a fraction of a GPU, which sizing does not support", ErrorCode.WRONG_USE)
         return name, catalogue.gpu(machine.gpu), machine.gpu_count
     try:
         return name, catalogue.gpu(name), 8
     except UnknownMachineError as error:
-        raise AppError(f"{error}; a machine type like g6.xlarge will do, too", ErrorCode.WRONG_USE) from error
+        raise AppError(f"{error}; a machine type such as g6.xlarge is accepted, too", ErrorCode.WRONG_USE) from error
 
 
 def _all_gpus() -> list[str]:

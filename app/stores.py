@@ -49,14 +49,15 @@ def open_place(url: str) -> StorageLocation:
         store = FolderStore(folder)
         return StorageLocation(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
     if not parts.netloc:
-        raise AppError(f"{url}: names no bucket", ErrorCode.WRONG_USE)
+        raise AppError(f"{url}: contains no bucket name", ErrorCode.WRONG_USE)
     prefix = parts.path.strip("/")
     if parts.scheme == "s3":
         return _s3(parts.netloc, prefix)
     if parts.scheme == "gs":
         return _gcs(parts.netloc, prefix)
     raise AppError(
-        f"{url}: scheme {parts.scheme!r} is unknown; use s3://, gs://, file:// or a path", ErrorCode.WRONG_USE
+        f"{url}: the scheme {parts.scheme!r} is not supported; use s3://, gs://, file:// or a path",
+        ErrorCode.WRONG_USE,
     )
 
 

@@ -51,7 +51,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
         before = query.closed(window.since, window.until)
         if before and not (before[0].since <= window.since and window.until <= before[0].until):
             spans = ", ".join(f"{one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}" for one in before)
-            raise AppError(f"a part of this span is closed ({spans}): name one beside it with --since and --until")
+            raise AppError(f"a part of this span is closed ({spans}): select another span with --since and --until")
         known = query.known(window.since, window.until)
         compared = true_up(bill, known.facts, known.book, window.since, window.until)
         if before:
@@ -61,11 +61,13 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
                 compared=compared, closed_by=before[0], is_refused=refused, would_change=report.would_change
             )
         if window.until > window.now:
-            raise AppError(f"--until ({window.until:%Y-%m-%dT%H:%MZ}) lies ahead: only what is over can be closed")
+            raise AppError(
+                f"--until ({window.until:%Y-%m-%dT%H:%MZ}) is in the future: only a past span can be closed"
+            )
         closing = query.closing(window.since, window.until, window.now)
         with writing(engine) as connection:
             if any(since < window.until and window.since < until for since, until in _closed(connection, document)):
-                raise AppError("another process has closed this span meanwhile: run this again")
+                raise AppError("another process closed this span in the meantime: run this again")
             if not declarations(connection, ledger_name(document)):
                 # no pass has written any: the declared costs of this computation apply to the closed span, too
                 note_declared(connection, ledger_name(document), window.now, content_of(declared_of(document)))

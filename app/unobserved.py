@@ -79,8 +79,8 @@ def _text(
     if len(kept) > MOST_NAMED:
         shown.append(f"and {len(kept) - MOST_NAMED} others")
     return (
-        f"{document.environment}: of pool {pool} {len(kept)} instances are kept because nobody can say whether they"
-        f" work: {'; '.join(shown)}. Look whether Prometheus reaches their engines and their GPU exporters"
+        f"{document.environment}: {len(kept)} instances of pool {pool} are kept because it is unknown whether they"
+        f" are in use: {'; '.join(shown)}. Check whether Prometheus reaches their engines and GPU exporters"
         f" (`gpufleet watch why {kept[0][0].instance_id}`), or drain them by hand."
     )
 

@@ -14,9 +14,9 @@ from gpufleet.ledger import operations
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import paused_by, target_held_by
 
-IN_THE_CLOUDS_WORDS: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})
+FROM_THE_CLOUD: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})
 """Reasons whose detail is the cloud's message."""
-OBSTACLES: Final = IN_THE_CLOUDS_WORDS | {
+OBSTACLES: Final = FROM_THE_CLOUD | {
     Reason.ZONE_BACKING_OFF,
     Reason.SPOT_TOO_DEAR,
     Reason.BOOTS_FAILING,
@@ -86,10 +86,10 @@ class Growth:
     def lines(self) -> list[str]:
         """Lines for people. The last decision about each group comes at the end."""
         pool, changed = self.pool, self.changed
-        said = f"{pool.name}: target {self.target}, min {pool.min}, max {pool.max}"
+        first = f"{pool.name}: target {self.target}, min {pool.min}, max {pool.max}"
         if self.target >= pool.max:
-            said += " (at its max: only other settings let it grow)"
-        found = [said]
+            first += " (at its max: it can only grow with other settings)"
+        found = [first]
         if changed is not None:
             found.append(f"target set by {changed.changed_by}, {_time(changed.at)}: {changed.reason}")
         if self.paused_by is not None:
@@ -97,12 +97,12 @@ class Growth:
         if self.held_by is not None:
             found.append(self.held_by)
         if pool.watchdogs.scale is None:
-            found.append("no scale watchdog: nobody raises its target by load")
+            found.append("no scale watchdog: its target does not follow the load")
         elif self.scale is not None:
-            found.append(f"last of scale, {_said(self.scale)}")
+            found.append(f"last of scale, {_as_text(self.scale)}")
         if self.refusal is not None:
             found.append(f"newest refusal, {_time(self.refusal.at)}, {self.refusal.group}: {self.refusal.text}")
-        return [*found, *(f"last of {one.decision.resource}, {_said(one)}" for one in self.groups)]
+        return [*found, *(f"last of {one.decision.resource}, {_as_text(one)}" for one in self.groups)]
 
 
 def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence[Past], now: datetime) -> Growth:
@@ -133,7 +133,7 @@ def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> GrowthRefus
     for one in past:
         if one.decision.resource not in groups or not one.detail:
             continue
-        refused = one.decision.reason in IN_THE_CLOUDS_WORDS
+        refused = one.decision.reason in FROM_THE_CLOUD
         if one.outcome is not None:
             refused = one.outcome.kind is OutcomeKind.FAILED and one.decision.action is Action.RESIZE
         if refused:
@@ -155,7 +155,7 @@ def _last(past: Past) -> dict[str, Any]:
     }
 
 
-def _said(past: Past) -> str:
+def _as_text(past: Past) -> str:
     detail = f" ({past.decision.detail})" if past.decision.detail else ""
     return f"{_time(past.at)}: {past.decision.action.sentence}, {past.decision.reason.sentence}{detail}"
 

@@ -69,7 +69,7 @@ def plan_cost_command(
     if json_output:
         print_json(as_json(before, after) | {"expected": [plan_tokens.as_json(row) for row in expected]})
     elif as_markdown:
-        write(markdown(before, after) + "".join(f"- {plan_tokens.words(row)}\n" for row in expected))
+        write(markdown(before, after) + "".join(f"- {plan_tokens.as_text(row)}\n" for row in expected))
     else:
         _show(before, after, expected)
     if limit is not None and after.usd_per_month > limit:
@@ -141,5 +141,5 @@ def _show(before: PlanCost, after: PlanCost, expected: Sequence[Expected]) -> No
     STDOUT.print("Cost of this plan", style="italic")
     STDOUT.print(table([HEADINGS, *rows(after)], left={0, 1, 2}), markup=False, highlight=False, soft_wrap=True)
     STDOUT.print(headline(before, after), style="bold", highlight=False, soft_wrap=True)
-    for note in (*notes(after), *map(plan_tokens.words, expected)):
+    for note in (*notes(after), *map(plan_tokens.as_text, expected)):
         STDOUT.print(note, markup=False, highlight=False, soft_wrap=True)

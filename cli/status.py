@@ -29,7 +29,7 @@ CostsOption = Annotated[
     ),
 ]
 
-_COSTS: Final = {None: Costs.LEFT, True: Costs.ANEW, False: Costs.NONE}
+_COSTS: Final = {None: Costs.LEFT, True: Costs.REFRESHED, False: Costs.NONE}
 
 
 def register(app: typer.Typer) -> None:

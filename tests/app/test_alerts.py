@@ -55,19 +55,19 @@ def ledger(tmp_path: Path) -> Engine:
 NOW = T0 + 5 * HOUR + timedelta(minutes=1)
 
 
-def told(tmp_path: Path, ledger: Engine, **more: Any) -> list[str]:
+def alert_texts(tmp_path: Path, ledger: Engine, **more: Any) -> list[str]:
     alerts.enqueue_all(load_one(str(document(tmp_path, **more))), ledger, NOW)
     return [one.message.text for one in messages(ledger)]
 
 
 def test_anomalous_hour_is_reported_once_with_its_cause(tmp_path: Path, ledger: Engine) -> None:
-    first = told(tmp_path, ledger, budget=None)
+    first = alert_texts(tmp_path, ledger, budget=None)
     assert first[0] == (
         "dev: 4.80 USD/h, usually 2.00: spot fell back to on-demand in us-east-1a (pool chat) since 10:12:"
         " +4.80 USD/h (of the change: price +3.20, volume +0.00, efficiency -0.40 USD/h)"
     )
     assert first[1].startswith("dev, pool chat: 4.80 USD/h")
-    assert told(tmp_path, ledger, budget=None) == first  # sent only once
+    assert alert_texts(tmp_path, ledger, budget=None) == first  # sent only once
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_anomalous_hour_is_reported_once_with_its_cause(tmp_path: Path, ledger: 
 )
 def test_exceeded_budget_is_reported(tmp_path: Path, ledger: Engine, budget: str, expected: list[str]) -> None:
     limits = {"usd_per_month": budget, "usd_per_hour_at_max": "160"}
-    budgets = [text for text in told(tmp_path, ledger, budget=limits) if "budget" in text]
+    budgets = [text for text in alert_texts(tmp_path, ledger, budget=limits) if "budget" in text]
     assert bool(budgets) == bool(expected)
-    assert all(words in " ".join(budgets) for words in expected)
+    assert all(text in " ".join(budgets) for text in expected)
 
 
 def test_hours_are_due_until_they_are_enqueued_and_only_with_a_channel(tmp_path: Path, ledger: Engine) -> None:
@@ -130,7 +130,7 @@ def test_missed_hour_is_reported_in_the_next_hour(tmp_path: Path, ledger: Engine
     ],
 )
 def test_budgets_of_pools_and_teams(tmp_path: Path, ledger: Engine, budget: dict[str, Any], expected: str) -> None:
-    found = [text for text in told(tmp_path, ledger, budget=None, budgets=[budget]) if "budget" in text]
+    found = [text for text in alert_texts(tmp_path, ledger, budget=None, budgets=[budget]) if "budget" in text]
     assert bool(found) == bool(expected)
     assert all(text.startswith(expected) or "is expected" in text for text in found)
 
@@ -155,14 +155,14 @@ def test_hour_without_a_priced_reference_is_not_reported_as_an_increase(
                 for one in weeks
             ],
         )  # fmt: skip
-    found = [text for text in told(tmp_path, ledger, budget=None) if text.startswith("dev: 4.80 USD/h")]
+    found = [text for text in alert_texts(tmp_path, ledger, budget=None) if text.startswith("dev: 4.80 USD/h")]
     assert not found
 
 
 def test_anomaly_lists_resources_without_a_price(tmp_path: Path, ledger: Engine) -> None:
     with writing(ledger) as connection:
         facts.add_runs(connection, [run("i-odd", 4.5, CapacityType.ON_DEMAND, machine_type="x9.large")])
-    first = told(tmp_path, ledger, budget=None)[0]
+    first = alert_texts(tmp_path, ledger, budget=None)[0]
     assert first.startswith("dev: at least 4.80 USD/h, usually 2.00: ")
     assert first.endswith("; unknown: no price of x9.large on-demand in us-east-1a")
 
@@ -177,9 +177,9 @@ def test_hour_with_a_missing_price_is_not_reported_as_a_decrease(tmp_path: Path,
             cause=EndCause.ENDED, exact=True,
         )  # fmt: skip
         facts.add_ends(connection, [new])
-    assert not [text for text in told(tmp_path, ledger, budget=None) if "USD/h, usually" in text]
+    assert not [text for text in alert_texts(tmp_path, ledger, budget=None) if "USD/h, usually" in text]
 
 
 def test_fleet_without_history_has_no_anomalies(tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    assert told(tmp_path, engine) == []
+    assert alert_texts(tmp_path, engine) == []

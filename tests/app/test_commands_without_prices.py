@@ -84,9 +84,9 @@ LEDGERS: dict[str, Callable[[Path], None]] = {
     "spot prices alone": spot_alone,
     "on-demand prices alone": on_demand_alone,
     "no prices": no_prices,
-    "a price that is no number": _corrupt("usd_per_hour", "0,36"),
+    "a price that is not a number": _corrupt("usd_per_hour", "0,36"),
     "an empty price": _corrupt("usd_per_hour", ""),
-    "a price that is not a number by name": _corrupt("usd_per_hour", "NaN"),
+    "a price of NaN": _corrupt("usd_per_hour", "NaN"),
     "a negative price": _corrupt("usd_per_hour", "-1"),
     "a price without end": _corrupt("usd_per_hour", "Infinity"),
     "a price from no time on": _corrupt("effective_at", "yesterday"),
@@ -130,8 +130,8 @@ def _document(folder: Path) -> Path:
     return document(folder, pools=pools, shared=shared, budgets=budgets)
 
 
-def _called(group: str, *words: object) -> Result:
-    return CliRunner().invoke(build(group), [group, *map(str, words)])
+def _called(group: str, *arguments: object) -> Result:
+    return CliRunner().invoke(build(group), [group, *map(str, arguments)])
 
 
 REPORTS = [(kind, form) for kind in ("waste", "savings", "digest") for form in ((), ("--json",))]
@@ -147,20 +147,20 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())
 @pytest.mark.parametrize("options", [(), ("--allow-unpriced",)], ids=["priced", "unpriced"])
 def test_a_command_names_the_missing_price_or_shows_it_as_unknown(
-    fleet: Path, words: tuple[object, ...], options: tuple[str, ...]
+    fleet: Path, arguments: tuple[object, ...], options: tuple[str, ...]
 ) -> None:
-    if options and words[0] != "report":
+    if options and arguments[0] != "report":
         pytest.skip("has no such option")
-    done = _called(str(words[0]), *words[1:], "--fleet", fleet, *options)
+    done = _called(str(arguments[0]), *arguments[1:], "--fleet", fleet, *options)
     if done.exception is None or isinstance(done.exception, SystemExit):
         assert done.exit_code in (0, 3), done.output
         return
     assert isinstance(done.exception, AppError), done.exception
     assert "price" in str(done.exception)
-    assert not options or "focus" in words, "unknown prices are allowed"
+    assert not options or "focus" in arguments, "unknown prices are allowed"
 
 
 def test_sums_and_messages_of_a_pass_need_no_price(fleet: Path) -> None:

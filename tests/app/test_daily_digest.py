@@ -57,4 +57,4 @@ def _shown_day() -> tuple[str, str]:
 
 def test_settings_without_notify_are_an_error(tmp_path: Path) -> None:
     done = call("digest", "--fleet", document(tmp_path, notify=None), "--daily")
-    assert done.exception is not None and "have no notify" in str(done.exception)
+    assert done.exception is not None and "`notify` is not set" in str(done.exception)

@@ -146,8 +146,8 @@ def targets_of(fed: Fed) -> list[str]:
 )
 def test_instance_that_only_claims_a_pool_is_neither_target_nor_replica(fed: Fed, changes: dict[str, Any]) -> None:
     claims = {"pool": None, "tags": {tags.POOL: "chat", tags.ENVIRONMENT: "test"}} | changes
-    stranger = replace(instance("i-4", "10.0.0.4", "chat"), **claims)
-    fed.cloud.listed_ = InstanceList(instances=(ONE, stranger))
+    unmanaged = replace(instance("i-4", "10.0.0.4", "chat"), **claims)
+    fed.cloud.listed_ = InstanceList(instances=(ONE, unmanaged))
     fed.tick()
     assert targets_of(fed) == ["i-1"]
     fleet = fed.router.document()
@@ -209,7 +209,7 @@ def test_unreadable_sources_keep_their_files_and_are_logged_once(fed: Fed) -> No
         fed.tick(after=5)
     assert fed.router.document() == FLEET and fed.router.engine_key(FLEET) == KEY
     assert len(fed.log.of("problem")) == 3
-    assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER], "the others go on"
+    assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER], "the others continue"
     fed.cloud.refuses = set()
     fed.tick(after=5)
     assert fed.router.document() == fed.cloud.fleet

@@ -26,11 +26,11 @@ def url(tmp_path: Path) -> str:
 @pytest.mark.parametrize("own", ["prod", "prod staging"], ids=["one", "several"])
 def test_a_document_of_another_environment_is_refused(url: str, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENTS, own)
-    says = f"environment: is 'test', and GPUFLEET_ENVIRONMENT of this process says '{own}'"
-    with pytest.raises(AppError, match=says):
+    message = f"environment: is 'test', but GPUFLEET_ENVIRONMENT of this process is '{own}'"
+    with pytest.raises(AppError, match=message):
         load_one(url)
     # as the router reads it, and the feed of the router, of Prometheus and of the console
-    with pytest.raises(OSError, match=says):
+    with pytest.raises(OSError, match=message):
         LiveFleet(url).document()
 
 

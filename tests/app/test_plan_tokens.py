@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.plan_tokens import Expected, expected, words
+from app.plan_tokens import Expected, as_text, expected
 from gpufleet.prices.plan.cost import CostLine, PlanCost, Priced
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.stacks.settings_files import a_pool
@@ -53,7 +53,7 @@ def test_a_measured_pool(name: str) -> None:
     found = of(f"hf://{name}", line("p5.48xlarge", "2", "55.04"), line("p5.48xlarge", "1", "20", "spot"))
     usd = Decimal("130.08") / (3 * best("meta-llama/Llama-3.1-70B", "H100-80GB", "8") * 3600) * 1_000_000
     assert found.usd_per_million_tokens == usd.quantize(Decimal("0.0001"))
-    assert "8 x H100-80GB" in words(found)
+    assert "8 x H100-80GB" in as_text(found)
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,20 @@ def test_a_measured_pool(name: str) -> None:
     [
         pytest.param(
             "hf://meta-llama/Llama-3.1-8B", (line("p5.48xlarge", "1", "55.04"),),
-            "nobody measured meta-llama/Llama-3.1-8B on 8 x H100-80GB", id="another model",
+            "no measurement of meta-llama/Llama-3.1-8B on 8 x H100-80GB", id="another model",
         ),
         pytest.param(
             "hf://meta-llama/Llama-3.1-70B", (line("p5.48xlarge", "1", "55.04"), line("g6e.12xlarge", "1", "10")),
-            "nobody measured meta-llama/Llama-3.1-70B on 4 x L40S", id="one of two machine types",
+            "no measurement of meta-llama/Llama-3.1-70B on 4 x L40S", id="one of two machine types",
         ),
-        pytest.param("s3://b/m", (line("p5.48xlarge", "1", "55.04"),), "known by no hub's name", id="own model"),
+        pytest.param("s3://b/m", (line("p5.48xlarge", "1", "55.04"),), "has no known name on a hub", id="own model"),
         pytest.param(
-            "hf://meta-llama/Llama-3.1-70B", (line("p5.48xlarge", "0", "55.04"),), "no machine", id="scaled to zero"
+            "hf://meta-llama/Llama-3.1-70B", (line("p5.48xlarge", "0", "55.04"),), "has no machine",
+            id="scaled to zero"
         ),
     ],
 )  # fmt: skip
 def test_unmeasured_speed_is_unknown(source: str, lines: tuple[CostLine, ...], why: str) -> None:
     found = of(source, *lines)
     assert found.usd_per_million_tokens is None
-    assert why in words(found)
+    assert why in as_text(found)

@@ -67,8 +67,8 @@ def stated(usd: str) -> dict[str, Any]:
     return {"sku": "aws:ec2:g6.xlarge:on-demand", "usd_per_hour": usd, "source": "contract", "as_of": "2026-11-01"}
 
 
-def listed(folder: Path, *words: str) -> Any:
-    done = CliRunner().invoke(build("prices"), ["prices", "list", "--fleet", str(folder / "fleet.json"), *words])
+def listed(folder: Path, *arguments: str) -> Any:
+    done = CliRunner().invoke(build("prices"), ["prices", "list", "--fleet", str(folder / "fleet.json"), *arguments])
     assert done.exit_code == 3, (done.output, done.exception)  # spot in one zone and g6e have no price
     return done
 
@@ -96,9 +96,9 @@ def test_the_list_shows_the_order_of_sources_and_how_fresh_each_is(tmp_path: Pat
     old, fresh = (found["aws:ec2:g6.xlarge:spot", f"us-east-1{zone}"] for zone in "ab")
     assert (old["usd_per_hour"], old["stale"], old["watchdogs_usd_per_hour"]) == ("0.3", True, None)
     assert (fresh["stale"], fresh["watchdogs_usd_per_hour"]) == (False, "0.4")
-    said = listed(tmp_path, *at).stdout
-    assert "sources in order: 1 prices in the settings; 2 prices read from the cloud" in said
-    (line,) = [line for line in said.splitlines() if "us-east-1a" in line and "g6.xlarge" in line]
+    output = listed(tmp_path, *at).stdout
+    assert "sources in order: 1 prices in the settings; 2 prices read from the cloud" in output
+    (line,) = [line for line in output.splitlines() if "us-east-1a" in line and "g6.xlarge" in line]
     assert line.split()[2:] == ["1", "0.3", "2026-11-20T03:00", "3.0", "h", "2.0", "h", "spot", "history", "stale,",
                                 "watchdogs", "do", "not", "use", "it"]  # fmt: skip
 
@@ -112,5 +112,5 @@ def test_watchdogs_use_the_price_that_the_list_shows(tmp_path: Path, hours: int)
     known = book.spot_usd_per_hour("g6.xlarge", "us-east-1a")
     found = {(row["sku"], row["zone"]): row for row in json.loads(
         listed(tmp_path, "--at", "2026-11-20T06:00", "--json").stdout)}  # fmt: skip
-    said = found["aws:ec2:g6.xlarge:spot", "us-east-1a"]["watchdogs_usd_per_hour"]
-    assert said == (None if known is None else str(known)) == ("0.3" if hours == 1 else None)
+    price = found["aws:ec2:g6.xlarge:spot", "us-east-1a"]["watchdogs_usd_per_hour"]
+    assert price == (None if known is None else str(known)) == ("0.3" if hours == 1 else None)

@@ -116,17 +116,17 @@ def test_failure_waits_for_the_next_day_and_does_not_fail_the_pass(
         True, False, False, False, True,
     ]  # fmt: skip
 
-    said: list[str] = []
-    progress = CostPassListener(written=lambda _: None, problem=said.append)
+    problems: list[str] = []
+    progress = CostPassListener(written=lambda _: None, problem=problems.append)
     fresh = fleet.model_copy(update={"environment": "other"})
     engine = open_ledger_of(fresh)
     cost_pass.refresh_prices(fresh, engine, progress, T0)
     cost_pass.refresh_prices(fresh, engine, progress, T0 + timedelta(minutes=5))
-    assert said == ["prices: the Price List was not there; they are asked for again tomorrow"]
+    assert problems == ["prices: the Price List was not there; they are asked for again tomorrow"]
 
     def broken(*_: object) -> None:
         raise CloudError("no such region")
 
     monkeypatch.setattr(prices, "market_of", broken)
     cost_pass.refresh_prices(fresh, engine, progress, T0 + DAY)
-    assert said[1:] == ["prices: no such region; they are asked for again tomorrow"]
+    assert problems[1:] == ["prices: no such region; they are asked for again tomorrow"]

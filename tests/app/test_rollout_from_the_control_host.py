@@ -70,12 +70,12 @@ class Host:
     agents: Agents
     brakes: list[Brake] = field(default_factory=list[Brake])
     log: RecordedLog = field(default_factory=RecordedLog)
-    unknown_pools: tuple[Instance, ...] = ()
+    unmanaged: tuple[Instance, ...] = ()
 
     def look(self, fleet: FleetDocument, *, apply: bool = True) -> bool:
         """Whether no rollout failed."""
         sources = RevisionSources(
-            instances=lambda: [*map(instance, self.agents.digests), *self.unknown_pools],
+            instances=lambda: [*map(instance, self.agents.digests), *self.unmanaged],
             agents=self.agents,
             brakes=lambda: self.brakes,
             log=self.log,
@@ -86,7 +86,7 @@ class Host:
 def test_instances_change_one_at_a_time() -> None:
     host = Host(Agents({"a": OLD, "b": OLD, "c": NEW}))
     assert host.look(fleet())
-    assert host.look(fleet()), "one changes: nobody else does"
+    assert host.look(fleet()), "one changes: no other does"
     assert host.agents.asked == ["a"]
     host.agents.finish()
     host.look(fleet())
@@ -131,7 +131,7 @@ def test_refusing_agent_does_not_stop_other_pools() -> None:
 
 
 def test_an_instance_outside_the_pool_gets_no_order() -> None:
-    host = Host(Agents({"a": NEW}), unknown_pools=(instance("stranger", None), instance("other", "embed")))
+    host = Host(Agents({"a": NEW}), unmanaged=(instance("unmanaged", None), instance("other", "embed")))
     assert host.look(fleet()) and host.agents.asked == []
 
 
@@ -174,7 +174,7 @@ class Person:
     host: Host | None
     agents: Agents
     now: float = 0
-    said: list[str] = field(default_factory=list[str])
+    announced: list[str] = field(default_factory=list[str])
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -191,7 +191,7 @@ class Person:
             digest=NEW,
             limit=timedelta(minutes=5),
             statuses=statuses,
-            say=self.said.append,
+            announce=self.announced.append,
             clock=lambda: self.now,
             sleep=self.sleep,
         ).run()
@@ -202,7 +202,7 @@ def test_command_waits_until_all_serve_it_and_sends_no_order() -> None:
     person = Person(Host(agents), agents)
     assert person.wait() == 2
     assert agents.digests == dict.fromkeys("abc", NEW)
-    assert person.said == [f"chat: {name} serves {NEW[:12]}" for name in "ab"]
+    assert person.announced == [f"chat: {name} serves {NEW[:12]}" for name in "ab"]
 
 
 def test_without_a_control_host_the_error_names_where_to_look() -> None:
@@ -213,6 +213,6 @@ def test_without_a_control_host_the_error_names_where_to_look() -> None:
 
 
 def test_rolled_back_revision_ends_the_wait() -> None:
-    agents = Agents({"a": OLD}, errors={"a": f"{NEW[:12]}: no room"})
-    with pytest.raises(AppError, match="rolled back.*no room.*rollback"):
+    agents = Agents({"a": OLD}, errors={"a": f"{NEW[:12]}: no free space"})
+    with pytest.raises(AppError, match="rolled back.*no free space.*rollback"):
         Person(None, agents).wait()

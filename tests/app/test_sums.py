@@ -93,11 +93,11 @@ def test_stored_sums_equal_the_report(fleet: FleetDocument, ledger: Engine, tmp_
 
 def test_stored_sums_equal_those_that_a_screen_computes(fleet: FleetDocument, ledger: Engine) -> None:
     cost_sums.store_sums(fleet, ledger, LOOK)
-    anew = [
+    computed = [
         ledger_data.cost(cost_sums.compute_sums(fleet, ledger, [span], LOOK), span)
         for span in (Span.HOUR, Span.TODAY)
     ]
-    assert list(left(ledger, LOOK)) == anew
+    assert list(left(ledger, LOOK)) == computed
 
 
 def test_later_pass_replaces_the_stored_sums(fleet: FleetDocument, ledger: Engine) -> None:
@@ -179,7 +179,7 @@ def shown(view: FleetView) -> str:
     ("costs", "usd"),
     [
         pytest.param(Costs.LEFT, Decimal(7), id="as it was left"),
-        pytest.param(Costs.ANEW, Decimal(0), id="added up anew: nothing ran in the hour before now"),
+        pytest.param(Costs.REFRESHED, Decimal(0), id="computed again: nothing ran in the hour before now"),
         pytest.param(Costs.NONE, None, id="left out"),
     ],
 )

@@ -67,13 +67,14 @@ def test_time_without_metrics_is_waste_after_a_day(fleet: FleetDocument, tmp_pat
     decided(fleet, BLIND, -25, Reason.METRICS_MISSING)
     decided(fleet, BLIND, 3, Reason.SERVING)
     decided(fleet, SEEN, -10, Reason.METRICS_MISSING)  # for less than a day
-    words = ["report", "waste", *WINDOW, "--fleet", str(tmp_path / "fleet.json"), "--allow-unpriced"]
-    (shown,) = json.loads(CliRunner().invoke(build("report"), [*words, "--json"]).stdout)
+    arguments = ["report", "waste", *WINDOW, "--fleet", str(tmp_path / "fleet.json"), "--allow-unpriced"]
+    (shown,) = json.loads(CliRunner().invoke(build("report"), [*arguments, "--json"]).stdout)
     (row,) = [one for one in shown["waste"] if one["cause"] == "kept without metrics"]
     assert (row["pool"], row["resources"], float(row["seconds"])) == ("chat", [BLIND], 3 * 3600)
     assert float(row["usd"]) == pytest.approx(3 * 0.8048)
     assert (
-        "kept without metrics in chat: 1 instance kept for 3.0 h" in CliRunner().invoke(build("report"), words).output
+        "kept without metrics in chat: 1 instance kept for 3.0 h"
+        in CliRunner().invoke(build("report"), arguments).output
     )
 
 
@@ -82,10 +83,10 @@ def test_people_are_notified_of_the_cost_once_and_after_a_day(fleet: FleetDocume
     decided(fleet, BLIND, -19, Reason.METRICS_MISSING)
     assert unobserved.enqueue_all(fleet, engine, T0 + 5 * HOUR) == 0
     assert unobserved.enqueue_all(fleet, engine, NOW) == 1
-    (said,) = messages(engine).values()
-    assert said.startswith("dev: of pool chat 1 instances are kept")
-    assert "i-blind (g6.xlarge, on-demand) since 2026-11-19 11:00 UTC" in said
-    assert "metrics missing, at 0.8048 USD/h, 20.12 USD so far" in said
+    (text,) = messages(engine).values()
+    assert text.startswith("dev: 1 instances of pool chat are kept")
+    assert "i-blind (g6.xlarge, on-demand) since 2026-11-19 11:00 UTC" in text
+    assert "metrics missing, at 0.8048 USD/h, 20.12 USD so far" in text
     with writing(engine) as connection:
         facts.add_runs(connection, [run(BLIND, -30, CapacityType.ON_DEMAND, last_seen_at=NOW + 3 * DAY)])
     assert [unobserved.enqueue_all(fleet, engine, NOW + days * DAY) for days in (1, 2, 3)] == [0, 0, 0]
@@ -99,8 +100,8 @@ def test_one_daily_message_names_all_unobserved_instances_of_a_pool(fleet: Fleet
     for name in names:
         decided(fleet, name, -30, Reason.METRICS_MISSING)
     assert unobserved.enqueue_all(fleet, engine, NOW) == 1
-    (said,) = messages(engine).values()
-    assert "12 instances" in said and "i-00" in said and "and 2 others" in said
+    (text,) = messages(engine).values()
+    assert "12 instances" in text and "i-00" in text and "and 2 others" in text
     assert unobserved.enqueue_all(fleet, engine, NOW + DAY) == 0
     decided(fleet, SEEN, 6, Reason.METRICS_MISSING)
     with writing(engine) as connection:

@@ -72,7 +72,7 @@ def test_a_hub_gives_one_commit_its_licence_and_no_pickle(model: Path, tmp_path:
     assert (row["revision"], row["facts"]["licence"]) == (hub.COMMIT, "apache-2.0")
     assert row["facts"]["source"] == f"hf://acme/chat@{hub.COMMIT}"
     assert digests(tmp_path / "bucket", row["digest"]) == plain
-    assert "not taken: modeling_chat.py, pytorch_model.bin" in done.stderr
+    assert "files not used: modeling_chat.py, pytorch_model.bin" in done.stderr
 
 
 @pytest.mark.slow

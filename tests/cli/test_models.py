@@ -229,7 +229,7 @@ def test_unknown_locations_are_named(model: Path) -> None:
         run("model", "add", model, "--name", "chat", "--bucket", "ftp://x/y")
     with pytest.raises(AppError, match="no bucket"):
         run("cache", "sync", "s3:///models/chat")
-    with pytest.raises(AppError, match=r"http://\[: is no URL"):
+    with pytest.raises(AppError, match=r"http://\[: is not a URL"):
         run("model", "ls", "--bucket", "http://[")
 
 
@@ -237,7 +237,7 @@ def test_invalid_history_is_named(model: Path, tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     add(model, bucket)
     (bucket / "models" / "chat" / "history.json").write_text("[1]")
-    with pytest.raises(AppError, match=r"history\.json: .*mend or remove it"):
+    with pytest.raises(AppError, match=r"history\.json: .*correct or remove the file"):
         run("model", "show", "--name", "chat", "--bucket", bucket)
 
 

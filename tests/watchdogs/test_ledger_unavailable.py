@@ -89,7 +89,7 @@ def test_a_pass_that_loses_its_ledger_reports_it_and_the_next_pass_continues(
     assert code is Exit.FAILED
     assert answer["error"].startswith("the ledger failed: ")
     output = capsys.readouterr().err
-    assert output.endswith("The next pass goes on.\n") and len(output.splitlines()) == 1, "no statement of SQL"
+    assert output.endswith("The next pass continues.\n") and len(output.splitlines()) == 1, "no statement of SQL"
     with pytest.raises(AppError, match="Is the server running|No such file"):
         over_fleets(idle, fleet, options)
     server.start()

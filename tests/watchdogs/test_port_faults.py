@@ -134,8 +134,8 @@ def test_a_fault_of_any_call_is_reported_and_harmless(
 @pytest.mark.parametrize(
     ("calls", "output"),
     [
-        pytest.param(0, "Nothing was done.", id="the first look"),
-        pytest.param(1, "What was done before is recorded.", id="the second"),
+        pytest.param(0, "Nothing was changed.", id="the first look"),
+        pytest.param(1, "Completed actions are recorded.", id="the second"),
     ],
 )
 def test_an_interrupted_pass_reports_whether_it_had_acted(

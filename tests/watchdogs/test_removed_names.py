@@ -58,7 +58,7 @@ def test_an_unresolved_name_fails_the_pass_and_the_next_one_continues(tmp_path: 
         message = " ".join(failed.stderr.split())
         assert (failed.returncode, "Traceback" in message) == (1, False), message
         assert known in message and "Temporary failure in name resolution" in message
-        assert "Nothing was done." in message
+        assert "Nothing was changed." in message
         names.set(0)
         again = watch()
         assert again.returncode == 0, again.stdout + again.stderr

@@ -166,9 +166,9 @@ def test_report_shows_the_measured_rate_next_to_its_own(large: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        pytest.param(None, "known by no hub's name", id="an older document"),
-        pytest.param("s3://bucket/models/large", "known by no hub's name", id="a model of one's own"),
-        pytest.param("hf://acme/large@1", "acme/large on 8 x H100-80GB", id="never measured"),
+        pytest.param(None, "has no known name on a hub", id="an older document"),
+        pytest.param("s3://bucket/models/large", "has no known name on a hub", id="a model of one's own"),
+        pytest.param("hf://acme/large@1", "no measurement of acme/large on 8 x H100-80GB", id="never measured"),
     ],
 )
 def test_report_without_a_measurement_shows_unknown(large: Path, source: str | None, why: str) -> None:

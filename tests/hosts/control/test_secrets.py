@@ -62,7 +62,7 @@ def test_the_file_is_private_and_in_memory(tmp_path: Path) -> None:
 
 def test_an_unreadable_secret_is_reported_and_the_other_is_available(tmp_path: Path) -> None:
     places, printed = fetched(tmp_path, {"ssm:/a/app": "xapp-2"})
-    remedy = "mend it, then `gpufleet host start`"
+    remedy = "correct this, then run `gpufleet host start`"
     assert printed == [f"GPUFLEET_SLACK_TOKEN: ssm:/a/slack cannot be read: AccessDeniedException: {remedy}"]
     assert places.secrets(User.WATCH).read_text() == 'GPUFLEET_SLACK_APP_TOKEN="xapp-2"\n'
 
@@ -109,7 +109,7 @@ def test_manual_secrets_are_never_read_through_a_link(tmp_path: Path) -> None:
     "reference", ["", "ssm:", "xoxb-1-abc", "gcp-secret:slack", "gcp-secret:projects/p/secrets/"]
 )
 def test_an_invalid_reference(reference: str) -> None:
-    with pytest.raises(CloudError, match="is no secret that is known"):
+    with pytest.raises(CloudError, match="is not a supported secret reference"):
         secrets.read(reference, "us-east-1")
 
 
