@@ -29,7 +29,7 @@ MINUTE = timedelta(minutes=1)
         pytest.param([-1], 6, id="clocks that differ"),
     ],
 )
-def test_what_is_expected(ready_after: list[float | None], expected: float) -> None:
+def test_expected_boot_duration(ready_after: list[float | None], expected: float) -> None:
     there = [instance(number, launched_at=START) for number in range(len(ready_after))]
     statuses = {
         one.id: replace(READY, phase_since=None if after is None else START + after * MINUTE)

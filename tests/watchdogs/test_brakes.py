@@ -38,7 +38,7 @@ def test_which_instances_a_brake_protects(one: Brake, kept: set[str], paused: bo
 
 
 @pytest.mark.parametrize(("hours", "longest"), [((1, 3, 2), "b"), ((1, 2, None), "c"), ((None, 9, 8), "a")])
-def test_of_several_reasons_the_longest_lasting_is_reported(hours: tuple[int | None, ...], longest: str) -> None:
+def test_longest_pause_is_reported(hours: tuple[int | None, ...], longest: str) -> None:
     pauses = [brake(BrakeKind.PAUSE, "batch", owner, end) for owner, end in zip("abc", hours, strict=True)]
     assert (paused_by("batch", pauses) or "").startswith(f"by {longest} ")
 
@@ -48,9 +48,7 @@ def test_of_several_reasons_the_longest_lasting_is_reported(hours: tuple[int | N
     [(1, 48, 2, "b"), (3, 2, 1, "a"), (1, 2, None, "c")],
     ids=["the pool's", "its own", "everybody's"],
 )
-def test_of_keeps_of_several_scopes_the_longest_is_reported(
-    own: int, pools: int, alls: int | None, longest: str
-) -> None:
+def test_longest_keep_of_all_scopes_is_reported(own: int, pools: int, alls: int | None, longest: str) -> None:
     hours = {"a": (ONE.id, own), "b": ("batch", pools), "c": ("all", alls)}
     keeps = [brake(BrakeKind.KEEP, scope, owner, end) for owner, (scope, end) in hours.items()]
     assert kept_by([ONE], keeps)[ONE.id].startswith(f"by {longest} ")

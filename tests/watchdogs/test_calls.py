@@ -45,7 +45,7 @@ def test_a_pass_of_its_own_process_makes_the_calls_of_the_daemons_pass() -> None
     assert both[0] == both[1]
 
 
-def test_what_zones_remember_is_read_once() -> None:
+def test_activity_history_is_read_once() -> None:
     fleet = Fleet(2, 3)
     fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
     first = fleet.calls_of_a_pass()

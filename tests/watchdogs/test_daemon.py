@@ -150,7 +150,7 @@ def test_the_daemon_reports_its_state_and_stops_on_request(fleet: Path, environm
     assert all({*line} <= {*FIELDS} and line["component"] == "daemon" for line in lines)
 
 
-def test_rules_that_come_later_are_heeded_without_a_restart(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_rules_apply_without_a_restart(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pulumi up` rewrites the document while the daemon runs."""
     looked: list[str] = []
 
@@ -208,7 +208,7 @@ def test_the_calls_of_a_pass_that_fails_are_counted(fleet: Path, error: Exceptio
         pytest.param("ledger.db", "file is not a database", id="the ledger"),
     ],
 )
-def test_what_ends_a_pass_is_in_its_log(
+def test_cause_of_a_failed_pass_is_logged(
     fleet: Path, environment: dict[str, str], tmp_path: Path, broken: str, message: str
 ) -> None:
     with daemon(fleet, environment, "--apply", "--every", "scale=1s") as (_, url):
@@ -297,7 +297,9 @@ def test_cron_next_to_the_daemon_reports_it_and_exits_0(
         pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
     ],
 )
-def test_a_mistake_is_one_line(fleet: Path, environment: dict[str, str], arguments: list[str], message: str) -> None:
+def test_usage_error_is_one_line(
+    fleet: Path, environment: dict[str, str], arguments: list[str], message: str
+) -> None:
     command = gpufleet("watch", "run", "--fleet", str(fleet), *arguments)
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False

@@ -34,7 +34,7 @@ OTHER = Decision(resource="batch-spot-a", pool="batch", action=Action.KEEP, reas
         pytest.param("chat-spot", [], id="no such thing"),
     ],
 )
-def test_which_evidence_is_reported(tmp_path: Path, asked: str, evidence: list[tuple[str, str | None]]) -> None:
+def test_evidence_in_watch_why(tmp_path: Path, asked: str, evidence: list[tuple[str, str | None]]) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     record_decisions(engine, "fleet", "spot", [FALLBACK, SPOT, OTHER], NOW)
     outcome = Outcome(decision=FALLBACK, kind=OutcomeKind.DONE, detail="0 → 1", error=None)

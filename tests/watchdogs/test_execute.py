@@ -84,7 +84,7 @@ def test_a_brake_that_is_over_holds_nothing(name: str) -> None:
     assert executor(fleet, ALL[name]).blocked(decided(), fleet.instances[ONE]) is None
 
 
-def test_of_several_brakes_the_one_that_lasts_longest_is_named() -> None:
+def test_longest_of_several_brakes_is_named() -> None:
     fleet = idle_fleet()
     fleet.brakes = [
         brake(BrakeKind.PAUSE, "batch", until=fleet.now + timedelta(hours=1), owner="ben"),
@@ -219,7 +219,7 @@ def fail(error: BaseException) -> Callable[[Decision], Outcome]:
     return raising
 
 
-def test_what_a_step_gives_back_is_given_back() -> None:
+def test_attempt_returns_the_result_of_its_step() -> None:
     fleet = idle_fleet()
     run = executor(fleet)
     assert run.attempt(decided(), lambda decision: (decision.resource, 1)) == (ONE, 1)
@@ -299,7 +299,7 @@ def test_a_pass_killed_before_its_intent_leaves_nothing_to_settle() -> None:
 
 
 @pytest.mark.parametrize("finish", [Executor.waiting, Executor.failed])
-def test_what_waits_or_failed_stays_open(finish: Callable[[Executor, Decision, str], Outcome]) -> None:
+def test_waiting_or_failed_action_stays_unfinished(finish: Callable[[Executor, Decision, str], Outcome]) -> None:
     fleet = idle_fleet()
     run = executor(fleet)
     run.intend(decided())
@@ -404,7 +404,7 @@ def test_no_tag_is_written_without_the_lease_or_without_a_decision() -> None:
         ),
     ],
 )
-def test_in_which_order_tags_are_written(how: dict[str, Any], calls: list[str]) -> None:
+def test_order_of_tag_writes_and_records(how: dict[str, Any], calls: list[str]) -> None:
     fleet, made = idle_fleet(), list[str]()
     fleet.before = made.append
     written(fleet, executor(fleet), Tagging(fleet), **how)
@@ -433,7 +433,7 @@ def test_keys_of_messages_keep_their_prefix(rules: ExecutionRules, key: str) -> 
     assert list(fleet.messages) == [f"{key} {{}}"]
 
 
-def test_a_message_about_an_instance_names_the_one_to_keep() -> None:
+def test_message_names_the_instance_for_the_keep_command() -> None:
     fleet = idle_fleet()
     Executor(replace(fleet.ports(), messages=Mail(fleet)), IDLE).notify("ended", "ended", decided())
     detail = {"instance": ONE, "pool": "batch", "action": "end"}

@@ -148,9 +148,7 @@ QUIET_DAY = Demand(now=0.0, peak=0.0)
         pytest.param(QUIET_DAY, 1, Reason.POOL_FLOOR, id="an unneeded pool"),
     ],
 )
-def test_a_day_without_work_ends_only_what_scale_does_not_ask_for_again(
-    demand: Demand, left: int, reason: Reason
-) -> None:
+def test_idle_day_ends_only_instances_that_scale_does_not_need(demand: Demand, left: int, reason: Reason) -> None:
     pool = Pool(target=4, now=START)
     while pool.now < START + 24 * HOUR:
         pool.run_idle(scale.least(pool.view(demand), pool.now), busy=0)
@@ -165,7 +163,7 @@ def test_a_day_without_work_ends_only_what_scale_does_not_ask_for_again(
     assert (Reason.NEEDED_SOON in pool.reasons) is (left > 1)
 
 
-def test_without_a_known_need_nothing_is_ended() -> None:
+def test_no_instance_ends_without_a_known_need() -> None:
     pool = Pool(target=4, now=START)
     for _ in range(120):
         pool.run_idle(None, busy=0)
@@ -252,7 +250,7 @@ def two_weeks(seed: int, policy: ScalePolicy, *, asks: bool, lowers: bool = Fals
         pytest.param(2, (), True, id="scale lowers targets, too"),
     ],
 )
-def test_no_end_of_two_weeks_is_replaced_within_the_hour(
+def test_ended_instances_are_not_replaced_within_an_hour(
     seed: int, schedule: tuple[ScheduleRule, ...], lowers: bool
 ) -> None:
     pool = two_weeks(seed, replace(SCALE, schedule=schedule), asks=True, lowers=lowers)

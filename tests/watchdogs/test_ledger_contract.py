@@ -120,7 +120,7 @@ def test_a_policy_is_seen_by_its_digest(both: Both) -> None:
 
 
 @pytest.mark.parametrize("kind", OutcomeKind)
-def test_what_was_begun_stays_open_until_it_is_over(both: Both, kind: OutcomeKind) -> None:
+def test_begun_action_stays_unfinished_until_its_outcome(both: Both, kind: OutcomeKind) -> None:
     both.ledger.record(Plan(watchdog="idle", at=START, decisions=(END,)))
     both.ledger.intend("idle", END, START)
     both.ledger.intend("idle", replace(END, detail="another look"), START)
@@ -165,7 +165,7 @@ def test_done_actions_are_oldest_first_whatever_was_recorded_first(both: Both) -
     assert [past.resource for past in both.ledger.done_since("idle", START)] == ["i-2", "i-1"]
 
 
-def test_what_was_done_is_counted_since_a_time(both: Both) -> None:
+def test_done_actions_are_counted_since_a_time(both: Both) -> None:
     stop = replace(END, resource="i-2", action=Action.STOP, pool=None)
     for decision, kind, at in (
         (END, OutcomeKind.DONE, START),
@@ -206,7 +206,7 @@ def boot(number: int, **changes: Any) -> Boot:
     return replace(plain, **changes)
 
 
-def test_what_was_read_of_groups_is_added_to_what_is_known(both: Both) -> None:
+def test_read_activities_are_added_to_known_ones(both: Both) -> None:
     since = START - timedelta(days=3)
     assert list(both.ledger.activities(since)) == []
     refused = Activity(
@@ -233,7 +233,7 @@ def test_what_was_read_of_groups_is_added_to_what_is_known(both: Both) -> None:
     assert newer.events == (over,)
 
 
-def test_the_lists_that_were_noted_last_are_found_by_another_process(both: Both) -> None:
+def test_recorded_lists_are_found_by_another_process(both: Both) -> None:
     assert both.ledger.last_lists() == LastLists()
     one = instance(1, tags={"idle-since": "x"}, reservation="cr-1", ends_at=LATER)
     group = Group(

@@ -98,7 +98,7 @@ def test_a_pass_that_loses_its_ledger_reports_it_and_the_next_pass_continues(
     assert "skipped" not in answer, "the lease of the pass that was cut off is its own process's"
 
 
-def test_who_keeps_the_ledger_open_sees_nothing_of_a_restart(server: Server) -> None:
+def test_open_ledger_survives_a_server_restart(server: Server) -> None:
     engine = open_ledger(server.url)
     operations.seed_target(engine, FLEET, "chat", 3, datetime(2026, 11, 22, tzinfo=UTC))
     server.end()

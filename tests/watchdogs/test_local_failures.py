@@ -263,7 +263,7 @@ class Senseless(FakeMetrics):
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e308, -1e308, -1.0])
-def test_numbers_that_make_no_sense_keep_their_instance_and_move_no_other_pool(number: float) -> None:
+def test_invalid_numbers_keep_their_instance_and_do_not_affect_other_pools(number: float) -> None:
     whole, fake = idling(), idling()
     undisturbed = IdleWatchdog(FLEET, whole.ports()).apply()
     disturbed = IdleWatchdog(FLEET, replace(fake.ports(), metrics=Senseless(fake, number))).apply()
@@ -314,7 +314,7 @@ def test_an_untagged_member_counts_as_present_and_is_not_ended() -> None:
     assert fake.ended == [instance(1).id]
 
 
-def test_nothing_is_ended_by_choice_in_a_pool_of_which_a_group_is_unknown() -> None:
+def test_pool_with_an_unreadable_group_has_no_voluntary_ends() -> None:
     fake = two_pools()
     fake.targets |= {pool: Target(pool=pool, value=1, version=2) for pool in (ONE, OTHER)}
     done = spot(broken(fake, {"group": A}))
@@ -380,7 +380,7 @@ def test_half_a_list_ends_nothing_even_of_a_group_that_cannot_be_read() -> None:
     assert not [i for i in fake.ended if i in (instance(1).id, instance(2).id)]
 
 
-def test_what_a_killed_pass_began_and_cannot_be_read_stays_open_and_stops_nothing() -> None:
+def test_unfinished_end_of_an_unreadable_instance_stays_open() -> None:
     fake = losing()
     fake.agents[instance(2).id] = replace(READY, phase_since=START)
     terminated = instance(2).id

@@ -55,7 +55,7 @@ def test_the_message_of_an_orphan_mark_names_lost_disks_and_missing_capacity() -
     assert "A restart may find no capacity" in message and "gpufleet keep" in message
 
 
-def test_what_is_only_marked_is_threatened_with_nothing() -> None:
+def test_message_of_a_mark_only_rule_announces_no_stop() -> None:
     message = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, "its rule only marks")
     assert "Nothing will be stopped: its rule only marks." in message
     assert "capacity" not in message and "will be stopped after" not in message
@@ -97,7 +97,7 @@ def test_a_schedule_does_not_apply_on_excluded_dates(moment: str, target: int | 
     assert (None if rule is None else rule.target) == target
 
 
-def test_on_a_holiday_nothing_is_raised_by_the_hour() -> None:
+def test_schedule_raises_nothing_on_an_excluded_date() -> None:
     holiday = datetime(2026, 12, 25, 10, tzinfo=UTC)
     idle_load = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
     plain = ScalePool(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=idle_load)

@@ -219,7 +219,7 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
     assert operations.brakes(engine, name, START) == ()
 
 
-def test_what_was_read_is_written_back_as_it_was(engine: Engine) -> None:
+def test_unknown_codes_are_written_back_unchanged(engine: Engine) -> None:
     ledger = FleetLedger(engine, ledger_name(document()), "idle", "us")
     ledger.intend("idle", replace(ENDED, action=Action(NEW)), START)
     (begun,) = ledger.unfinished("idle")

@@ -191,7 +191,7 @@ def test_an_empty_list_ends_nothing() -> None:
     assert not fake.ended and not fake.drains
 
 
-def test_an_old_answer_is_seen_through_before_anything_is_ended() -> None:
+def test_stale_list_is_detected_before_an_end() -> None:
     fake = due()
     old = list(fake.instances.values())
     for key, one in fake.instances.items():
@@ -221,7 +221,7 @@ def test_a_new_instance_that_is_not_listed_yet_is_not_an_error() -> None:
         (OutcomeKind.NO_LONGER_TRUE, None, 0),
     ],
 )
-def test_what_was_begun_stays_open_until_it_is_over(
+def test_begun_action_stays_unfinished_until_its_outcome(
     tmp_path: Path, kind: OutcomeKind, error: str | None, open_after: int
 ) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")

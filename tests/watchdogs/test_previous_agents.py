@@ -63,7 +63,7 @@ def test_the_drain_hook_of_an_earlier_agent_is_completed_when_it_has_drained(lac
 
 
 @RELEASES
-def test_no_hook_of_an_earlier_agent_is_completed_that_still_boots_or_drains(lacks: Sequence[str]) -> None:
+def test_hooks_of_booting_or_draining_earlier_agents_stay_open(lacks: Sequence[str]) -> None:
     loading = OWN_HOOKS | {"phase": "engine", "ready": False, "has_served": False}
     draining = OWN_HOOKS | DRAINED | {"phase": "draining", "drained": False}
     for fleet, status in ((waiting(to_serve=[ONE]), loading), (waiting(to_end=[ONE]), draining)):

@@ -141,7 +141,7 @@ def test_a_frozen_exporter_shows(evidence: dict[str, Evidence]) -> None:
     assert frozen is not None and frozen.energy_changes == 0
 
 
-def test_what_does_not_report_is_absent(evidence: dict[str, Evidence]) -> None:
+def test_sources_without_reports_are_absent(evidence: dict[str, Evidence]) -> None:
     assert evidence["i-deaf"].gpu is None
     assert evidence["i-blank"].engine is None
     blank = evidence["i-blank"].gpu

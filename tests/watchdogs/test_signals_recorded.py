@@ -85,7 +85,7 @@ def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path
         assert signals.reached(store, "test", [], timedelta(minutes=30), START) == set()
 
 
-def test_what_engines_keep_to_themselves_is_counted_by_engine(tmp_path: Path) -> None:
+def test_token_counters_are_counted_per_engine(tmp_path: Path) -> None:
     """Not by series, nor by samples: one engine splits its tokens by label, another one missed a scrape."""
     quiet = engine(busy=False)
     parts = [one.with_labels(source="cache") for one in quiet if one.name.endswith("_tokens_total")]
@@ -138,7 +138,7 @@ ENGINES = {
 }
 
 
-def test_of_two_engines_the_busier_and_the_worse_covered_counts_over_the_window(tmp_path: Path) -> None:
+def test_busier_and_worse_covered_of_two_engines_counts(tmp_path: Path) -> None:
     with prometheus({name: page for name, (page, _) in ENGINES.items()}, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
     measured = {
@@ -196,7 +196,7 @@ GPUS = {
 }
 
 
-def test_of_two_gpus_the_busier_and_the_worse_covered_counts_over_the_window(tmp_path: Path) -> None:
+def test_busier_and_worse_covered_of_two_gpus_counts(tmp_path: Path) -> None:
     with prometheus({name: page for name, (page, _) in GPUS.items()}, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)
     measured = {

@@ -35,19 +35,19 @@ LACKING = [
 
 
 @pytest.mark.parametrize(("other", "running"), LACKING)
-def test_what_its_group_has_and_the_list_lacks(other: Instance | None, running: bool) -> None:
+def test_members_missing_in_the_list_are_read(other: Instance | None, running: bool) -> None:
     fleet = fleet_with(other)
     found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
     assert list(found.living) == ([OTHER.id] if running else []) and not found.unknown
 
 
-def test_one_that_lost_its_tags_is_of_the_group_that_lists_it() -> None:
+def test_untagged_member_belongs_to_the_group_that_lists_it() -> None:
     fleet = fleet_with(replace(OTHER, pool=None, environment=None, group=None))
     found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
     assert found.living[OTHER.id].group == "batch-spot-a"
 
 
-def test_one_that_cannot_be_read_may_live() -> None:
+def test_unreadable_member_may_be_running() -> None:
     fleet = fleet_with(OTHER)
     fleet.before = broken
     found = unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), {ONE.id: ONE}, START)
@@ -63,7 +63,7 @@ def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
     assert not unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), (), START).living
 
 
-def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
+def test_empty_list_causes_at_most_twenty_single_reads() -> None:
     fleet, calls = idle_fleet(100), list[str]()
     fleet.before = calls.append
     with pytest.raises(CloudError, match="the list of instances is incomplete"):
@@ -73,7 +73,7 @@ def test_of_an_empty_list_no_more_than_twenty_are_read_one_by_one() -> None:
     assert calls == ["instance"] * 40
 
 
-def test_each_is_read_once_in_a_pass() -> None:
+def test_each_instance_is_read_once_per_pass() -> None:
     fleet, calls = idle_fleet(2), list[str]()
     fleet.before = calls.append
     reader = InstanceReader(FakeInventory(fleet))
@@ -95,7 +95,7 @@ def test_a_whole_list_asks_for_nothing_more() -> None:
     ("other", "running"),
     [*LACKING, pytest.param(replace(OTHER, environment="other"), False, id="of another environment")],
 )
-def test_what_reports_and_the_list_lacks(other: Instance | None, running: bool) -> None:
+def test_reporting_instances_missing_in_the_list_are_read(other: Instance | None, running: bool) -> None:
     fleet = fleet_with(other)
     found = reporting_unlisted(InstanceReader(FakeInventory(fleet)), "test", fleet.evidence, [ONE.id], START)
     assert [one.id for one in found] == ([OTHER.id] if running else [])

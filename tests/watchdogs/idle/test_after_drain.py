@@ -122,7 +122,7 @@ def test_a_gpu_that_computes_after_its_engine_stopped_is_not_ended() -> None:
     assert not fleet.ended
 
 
-def test_a_silent_source_keeps_the_instance_notifies_once_and_may_return() -> None:
+def test_missing_scrapes_block_the_end_and_are_notified_once() -> None:
     fleet, store = due()
     store.engine_ends = store.exporter_ends = fleet.now
     for _ in range(3):
@@ -168,7 +168,7 @@ def decision(number: int) -> Decision:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_many_wait_together_and_one_query_asks_for_all(count: int) -> None:
+def test_parallel_waits_for_scrapes_share_one_query(count: int) -> None:
     fleet = idle_fleet(count)
     fleet.now += timedelta(seconds=4)
     store = Scraping(fleet)

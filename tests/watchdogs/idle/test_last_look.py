@@ -212,7 +212,7 @@ def old_scrapes(fleet: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize("change", [ended, new, elsewhere, unknown, old_scrapes], ids=lambda change: change.__name__)
-def test_what_reports_for_a_little_longer_or_is_new_fails_no_pass(change: Callable[[FakeFleet], None]) -> None:
+def test_terminated_instance_that_still_reports_does_not_fail_the_pass(change: Callable[[FakeFleet], None]) -> None:
     fleet = due(2)
     change(fleet)
     done = half(fleet).dry()

@@ -18,7 +18,7 @@ BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
 
 
 @pytest.mark.parametrize("instances", [1, 20])
-def test_nothing_is_asked_twice(instances: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_question_is_asked_once_per_pass(instances: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet, asked = idle_fleet(instances), Counter[str]()
     monkeypatch.setattr(fleet, "before", lambda step: asked.update([step]))
     IdleWatchdog(document(), fleet.ports()).dry()
@@ -63,7 +63,7 @@ def test_only_agents_of_the_quiet_and_the_marked_are_asked() -> None:
     assert Asking(fleet, watchdogs={"spot": {}}).agents == set()
 
 
-def test_those_that_may_stay_are_asked_when_one_may_end() -> None:
+def test_agents_of_remaining_instances_are_asked_when_one_may_end() -> None:
     fleet = idle_fleet(2)
     first, second = instance(1).id, instance(2).id
     fleet.evidence[second] = BUSY

@@ -62,7 +62,7 @@ def test_agents_that_refuse_to_drain_do_not_hold_up_the_others() -> None:
     assert sorted(fake.ended) == [THIRD, FOURTH]
 
 
-def test_those_that_fail_have_their_turn_one_after_the_other() -> None:
+def test_failing_ends_are_tried_in_turn() -> None:
     fake = due(2)
     plans = passes(fake, refused(fake, max_stops_per_run=1), 4)
     assert [d.resource for plan in plans for d in plan.acting] == [FIRST, SECOND, FIRST, SECOND]
@@ -90,13 +90,13 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Id
 
 
 @pytest.mark.parametrize("runs", [0, 1, 2])
-def test_those_that_are_stuck_take_what_is_left_of_the_run_and_no_more(runs: int) -> None:
+def test_stuck_ends_use_only_the_remaining_run_budget(runs: int) -> None:
     plan = decide(of_stuck({"batch": 3}, runs, {}), START)
     expected = [Reason.STILL_IDLE] * runs + [Reason.RUN_BUDGET] * (3 - runs)
     assert [d.reason for d in plan.decisions] == expected and len(plan.acting) == runs
 
 
-def test_one_that_is_stuck_and_may_not_go_takes_nothing_of_the_run() -> None:
+def test_stuck_end_without_hour_budget_uses_no_run_budget() -> None:
     plan = decide(of_stuck({"batch": 1, "chat": 1}, 1, {"batch": 0}), START)
     assert [d.reason for d in plan.decisions] == [Reason.HOUR_BUDGET, Reason.STILL_IDLE]
 
@@ -182,7 +182,7 @@ def test_an_open_drain_precedes_a_more_expensive_one_and_keeps_the_floor(monkeyp
 
 
 @pytest.mark.parametrize("limit", ["max_stops_per_hour", "max_stops_per_day"])
-def test_what_is_begun_counts_though_its_end_fails(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_end_counts_toward_the_budget(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = due(5)
 
     def throttled(*_: object, **__: object) -> None:
@@ -218,7 +218,7 @@ def test_a_pools_day_is_its_own(other: dict[str, Any]) -> None:
     assert sorted(d.reason for d in done.plan.decisions) == sorted([Reason.STILL_IDLE, Reason.DAY_BUDGET])
 
 
-def test_a_day_is_over_a_day_after_its_ends() -> None:
+def test_day_budget_is_free_again_24_hours_after_an_end() -> None:
     fake = due(4)
     watchdog = make_watchdog(fake, min=0, watchdogs={"idle": {"max_stops_per_day": 0.25}})  # one, of a target of four
     ended = [len(fake.ended)]
@@ -347,7 +347,7 @@ def test_a_gpu_that_works_without_requests_is_kept_with_what_it_costs() -> None:
         pytest.param({}, True, id="idle, too"),
     ],
 )
-def test_the_last_of_a_target_stays_while_the_spare_may_work(other: dict[str, Any], *, ends: bool) -> None:
+def test_last_instance_of_a_target_stays_while_the_spare_may_be_busy(other: dict[str, Any], *, ends: bool) -> None:
     """At a target of 0 there is no spare: the spot watchdog would end it with its requests."""
     fake = due(2)
     fake.targets["batch"] = Target(pool="batch", value=1, version=1)
@@ -373,7 +373,7 @@ def test_the_last_instance_of_a_target_ends_although_another_has_ended() -> None
         pytest.param(timedelta(hours=1), True, id="an hour"),
     ],
 )
-def test_it_is_stuck_after_an_hour(first: timedelta, *, stuck: bool) -> None:
+def test_end_that_fails_for_an_hour_is_stuck(first: timedelta, *, stuck: bool) -> None:
     assert is_stuck({FIRST: FailedAttempts(first=START - first, last=START)}, FIRST, START) is stuck
 
 

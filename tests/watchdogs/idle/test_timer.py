@@ -38,7 +38,7 @@ PRICED = {"idle": {"stop_price": "30m"}, "spot": {}}
         pytest.param(replace(POLICY, stop_price=None), 55 * MINUTE, 40 * MINUTE, id="stops have no price"),
     ],
 )
-def test_an_end_waits_for_the_price_of_a_stop_and_never_less_than_window_and_grace(
+def test_timer_is_at_least_stop_price_and_window_plus_grace(
     policy: IdlePolicy, cold_start: timedelta, after: timedelta
 ) -> None:
     assert Timer(policy=policy, cold_start=cold_start).after == after

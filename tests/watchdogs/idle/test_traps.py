@@ -646,7 +646,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decision]:
 
 
 @pytest.mark.parametrize(("source", "trap", "busy"), CASES)
-def test_a_trap_costs_no_work_and_saves_no_idleness(
+def test_misleading_observations_neither_end_busy_nor_mark_unclear_instances(
     source: str, trap: Trap, busy: bool, decisions: dict[str, Decision]
 ) -> None:
     decision = decisions[instance(NUMBERS[source, trap.name, busy]).id]

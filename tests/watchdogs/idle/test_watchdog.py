@@ -27,7 +27,7 @@ from watchdogs.ports import LEASE_OVER
 SECOND = instance(2).id
 
 
-def test_the_whole_story_of_an_idle_instance() -> None:
+def test_idle_instance_is_marked_drained_and_ended() -> None:
     fake = idle_fleet(2)
     watchdog = make_watchdog(fake, min=1)
 
@@ -56,7 +56,7 @@ def test_the_whole_story_of_an_idle_instance() -> None:
 
 
 @pytest.mark.parametrize("allowed", [pytest.param(n, id=f"{n} of four") for n in range(1, 5)])
-def test_the_day_has_its_budget(allowed: int) -> None:
+def test_ends_per_day_are_limited(allowed: int) -> None:
     fake = idle_fleet(4)
     rules = {"max_stops_per_day": allowed / 4, "max_stops_per_run": 4, "max_stops_per_hour": 4}
     watchdog = make_watchdog(fake, min=0, watchdogs={"idle": rules})
@@ -188,7 +188,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
         pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="agent gone"),
     ],
 )
-def test_it_looks_again_before_it_drains(change: Callable[[FakeFleet], None], detail: str) -> None:
+def test_instance_is_checked_again_before_its_drain(change: Callable[[FakeFleet], None], detail: str) -> None:
     fake = due(1)
     # the first `instance` call is the second look
     fake.before = at_call("instance", lambda: change(fake))
@@ -211,7 +211,9 @@ def keep_by_tag(fake: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize("keep", [keep_by_brake, keep_by_tag])
-def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: Callable[[FakeFleet], None]) -> None:
+def test_instance_is_checked_again_after_its_drain_and_a_keep_blocks_the_end(
+    keep: Callable[[FakeFleet], None],
+) -> None:
     fake = due(1)
     fake.before = at_call("instance", lambda: keep(fake), nth=2)
     watchdog = make_watchdog(fake)
@@ -225,7 +227,7 @@ def test_it_looks_again_before_it_ends_and_a_keep_during_its_drain_holds(keep: C
     assert not fake.ended and fake.targets["batch"].value == 1
 
 
-def test_what_no_group_owns_is_not_even_drained() -> None:
+def test_instance_without_a_group_is_not_drained() -> None:
     fake = due(1)
     fake.instances[FIRST] = replace(fake.instances[FIRST], group=None)
     done = make_watchdog(fake).apply()
@@ -299,7 +301,7 @@ def test_claims_that_cannot_be_listed_stop_no_pass() -> None:
     assert all(one.idle_since == START for one in fake.instances.values())
 
 
-def test_what_left_its_group_after_the_plan_was_made_is_not_drained() -> None:
+def test_instance_that_left_its_group_after_the_plan_is_not_drained() -> None:
     fake = due(1)
 
     def detach() -> None:
@@ -475,7 +477,7 @@ def test_after_a_kill_at_any_call_the_next_pass_continues(stage: str) -> None:
         assert not fake.intents
 
 
-def test_what_its_group_is_ending_already_is_left_to_it() -> None:
+def test_instance_that_its_group_already_ends_is_left_to_it() -> None:
     fake = due(2)
     fake.lingers = True
     watchdog = make_watchdog(fake, watchdogs={"idle": {"max_stops_per_run": 1}})
@@ -520,7 +522,7 @@ def changed(**changes: Any) -> Callable[[FakeFleet], None]:
         ),
     ],
 )
-def test_what_changed_hands_while_it_drained_is_not_ended_and_lowers_no_target(
+def test_instance_whose_owner_changed_during_its_drain_is_not_ended(
     change: Callable[[FakeFleet], None], kind: OutcomeKind, message: str
 ) -> None:
     fake = due(1)
@@ -605,7 +607,7 @@ def test_the_hours_budget_counts_earlier_passes() -> None:
     assert len(fake.ended) == 4
 
 
-def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
+def test_instance_without_metrics_is_kept_and_does_not_count_for_the_floor() -> None:
     fake = due(2)
     fake.evidence[SECOND] = replace(QUIET, engine=None)
     done = make_watchdog(fake, min=1).apply()
@@ -622,7 +624,7 @@ def test_a_silent_neighbour_is_kept_and_does_not_hold_up_the_floor() -> None:
         pytest.param({"newest_age": timedelta(minutes=5)}, False, id="one whose engine does not report"),
     ],
 )
-def test_the_second_look_leans_on_the_same_neighbours_as_the_plan(third: dict[str, Any], ended: bool) -> None:
+def test_second_check_uses_the_same_instances_as_the_plan(third: dict[str, Any], ended: bool) -> None:
     fake = due(2)
     other = instance(9)
     assert QUIET.engine is not None
@@ -694,7 +696,7 @@ def test_a_drain_continues_when_the_target_has_reached_the_floor() -> None:
     ("age", "ends"),
     [pytest.param(20, [], id="billed for nothing"), pytest.param(90, [FIRST], id="billed for what it ran")],
 )
-def test_what_idle_drained_and_its_cloud_takes_within_the_first_hour_is_left_to_it(age: int, ends: list[str]) -> None:
+def test_drained_spot_under_notice_in_its_free_hour_is_left_to_the_cloud(age: int, ends: list[str]) -> None:
     fake = due(1)
     fake.instances[FIRST] = replace(fake.instances[FIRST], launched_at=START - timedelta(minutes=age))
     drained = replace(READY, phase=Phase.DRAINED, ready=False, drained=True, drain_by=DrainOwner.IDLE)
@@ -822,7 +824,7 @@ TAKEN = replace(LEAVES, drain_by=DrainOwner.CLOUD, notice_at=START)
         pytest.param(lost_next_to_a_silent_one, False, id="lost, next to one whose engine is silent"),
     ],
 )
-def test_the_last_one_stays_unless_another_carries_the_pool(change: Callable[[FakeFleet], None], ended: bool) -> None:
+def test_last_instance_stays_unless_another_serves_the_pool(change: Callable[[FakeFleet], None], ended: bool) -> None:
     fake = idle_fleet(2)
     fake.evidence[SECOND] = BUSY
     mark(fake, 1, START - timedelta(hours=1))
@@ -945,7 +947,7 @@ def test_a_request_that_comes_at_the_moment_of_the_drain_may_finish() -> None:
 
 
 @pytest.mark.parametrize(("start", "ended"), [("07:00", False), ("09:00", True)], ids=["within its hours", "before"])
-def test_what_the_schedule_asks_for_is_not_ended(start: str, ended: bool) -> None:
+def test_instances_that_the_schedule_requires_are_not_ended(start: str, ended: bool) -> None:
     """Scale would launch it again at once. The time is a Saturday at 08:00."""
     fake = idle_fleet(2)
     for number in (1, 2):

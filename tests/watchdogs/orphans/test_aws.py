@@ -153,7 +153,7 @@ def test_an_unprovisioned_fleet_is_judged_by_cloudwatch(account: Any, capfd: pyt
     assert other in capfd.readouterr().out, "without a tag: all GPU machine types"
 
 
-def test_many_series_are_asked_for_five_hundred_a_call(account: Any) -> None:
+def test_cloudwatch_calls_request_up_to_500_series(account: Any) -> None:
     ids = [f"i-{number:017x}" for number in range(260)]
     data = [
         {

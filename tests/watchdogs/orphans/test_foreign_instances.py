@@ -50,7 +50,7 @@ def asked(cloud: str, fleet: Path, *options: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_an_account_that_this_product_never_touched(cloud: str, tmp_path: Path) -> None:
+def test_account_without_resources_of_this_product(cloud: str, tmp_path: Path) -> None:
     """By machine type or by tag; missing metrics hide nothing; afterwards all runs as before."""
     fleet = tmp_path / "fleet.json"
     fleet.write_text(render(document(groups=[]).model_copy(update={"ledger_url": f"sqlite:///{tmp_path}/ledger.db"})))

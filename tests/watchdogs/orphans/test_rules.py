@@ -49,7 +49,7 @@ def stopping(**changes: Any) -> OrphanPolicy:
         pytest.param({"group": None, "state": InstanceState.STOPPED}, False, id="stopped"),
     ],
 )
-def test_who_is_outside(changes: Mapping[str, Any], listed: bool) -> None:
+def test_which_instances_are_outside_all_pools(changes: Mapping[str, Any], listed: bool) -> None:
     assert bool(unmanaged_instances([instance(1, **changes)], [document()])) is listed
 
 
@@ -403,7 +403,7 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("one", "rule", "evidence", "more", "action", "reason"), CASES)
-def test_what_becomes_of_one(
+def test_decision_about_an_orphan(
     one: Instance,
     rule: OrphanPolicy,
     evidence: Evidence | None,
@@ -444,7 +444,7 @@ TRAPS: list[Any] = [
 
 
 @pytest.mark.parametrize("evidence", TRAPS)
-def test_a_trap_neither_marks_nor_stops_and_one_check_alone_sees_it(evidence: Evidence) -> None:
+def test_misleading_observation_blocks_mark_and_stop_by_exactly_one_check(evidence: Evidence) -> None:
     for one, allowed in ((orphan(), {Action.KEEP}), (marked(orphan()), {Action.KEEP, Action.UNMARK})):
         (decision,) = decide(observed(one, stopping(), evidence), START).decisions
         assert decision.action in allowed, decision

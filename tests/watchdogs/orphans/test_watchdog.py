@@ -61,7 +61,7 @@ def test_a_machine_that_cannot_be_read_is_listed_and_stops_nothing_else() -> Non
     assert fake.instances[odd].idle_since == fake.now, "its grace begins when it can be read"
 
 
-def test_who_has_the_name_of_a_machine_that_cannot_be_read_is_left_alone() -> None:
+def test_machine_with_the_name_of_an_unreadable_one_is_not_touched() -> None:
     """On Google Cloud a name is one zone's own: which of the two would be stopped is not known."""
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
@@ -163,9 +163,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("change", "expected"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
 @pytest.mark.parametrize("when", ["before the pass", "between plan and stop"])
-def test_what_comes_up_meanwhile_holds_a_stop_back(
-    change: Callable[[FakeFleet], None], expected: str, when: str
-) -> None:
+def test_change_during_the_pass_blocks_a_stop(change: Callable[[FakeFleet], None], expected: str, when: str) -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     watchdog.apply()
@@ -182,7 +180,7 @@ def test_what_comes_up_meanwhile_holds_a_stop_back(
 
 
 @pytest.mark.parametrize("change", [pause, pause_the_rule, keep, lose_the_lease], ids=lambda change: change.__name__)
-def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet], None]) -> None:
+def test_change_during_the_pass_blocks_a_mark(change: Callable[[FakeFleet], None]) -> None:
     fake = orphan_fleet()
     fake.before = lambda name: change(fake) if name == "record" else None
     (outcome,) = make_watchdog(fake).apply().outcomes
@@ -193,7 +191,7 @@ def test_what_comes_up_meanwhile_holds_a_mark_back(change: Callable[[FakeFleet],
 @pytest.mark.parametrize(
     ("scope", "until"), [("batch", None), ("all", START + DAY)], ids=["of another scope", "that is over"]
 )
-def test_a_brake_that_does_not_hold_here_holds_nothing_back(scope: str, until: datetime | None) -> None:
+def test_expired_or_unrelated_brake_does_not_block_a_stop(scope: str, until: datetime | None) -> None:
     fake = orphan_fleet()
     watchdog = make_watchdog(fake)
     watchdog.apply()
@@ -272,7 +270,7 @@ class WorkedInBetween(FakeMetrics):
             self.fleet.evidence = seen
 
 
-def test_one_that_worked_since_its_mark_while_no_pass_ran_begins_a_new_grace() -> None:
+def test_work_between_passes_restarts_the_grace_of_an_orphan() -> None:
     fake = orphan_fleet()
     fleet = ruled()
     make_watchdog(fake, fleet).apply()
@@ -420,7 +418,7 @@ def test_a_rule_that_could_do_harm_is_refused(rule: Mapping[str, Any], wrong: st
         TypeAdapter(OrphanRule).validate_python({**RULE, **rule})
 
 
-def test_one_that_can_never_be_stopped_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_that_cannot_be_stopped_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = orphan_fleet(3)
     watchdog = make_watchdog(fake)
     stop = FakeAccount.stop

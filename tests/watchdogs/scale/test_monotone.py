@@ -63,7 +63,7 @@ def test_a_target_is_never_below_what_the_highest_load_needs(
 
 
 @given(works, works, st.integers(min_value=1, max_value=30), policies, st.integers(min_value=0, max_value=4))
-def test_nothing_is_given_up_on_missing_data(
+def test_target_is_not_lowered_without_complete_data(
     now: float, more: float, target: int, policy: ScalePolicy, missing: int
 ) -> None:
     view = pool(now, more, target, target, replace(policy, requests_per_replica=8))

@@ -155,7 +155,7 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
             store.close()
 
 
-def test_present_and_peaks(readings: Readings) -> None:
+def test_current_and_peak_load_are_read(readings: Readings) -> None:
     seen = readings.pressure("chat")
     assert seen is not None
     assert (seen.reporting, seen.waiting, seen.waiting_peak, seen.running_peak) == (2, 0, 5, 11)
@@ -164,7 +164,7 @@ def test_present_and_peaks(readings: Readings) -> None:
     assert seen.inter_token_s is None
 
 
-def test_it_is_known_whose_metrics_are_read_and_for_how_long(readings: Readings) -> None:
+def test_replicas_without_metrics_and_coverage_are_read(readings: Readings) -> None:
     assert readings.without_metrics("chat", {"i-1", "i-2"}) == 0
     assert readings.without_metrics("chat", {"i-1", "i-3"}) == 1
     seen = [readings.pressure(pool) for pool in ("chat", "young")]
@@ -191,17 +191,17 @@ def test_an_instance_of_which_an_engine_counts_no_tokens_is_not_read_where_token
     )
 
 
-def test_what_a_replica_ran_when_too_many_waited_is_remembered(readings: Readings) -> None:
+def test_requests_per_replica_at_full_queues_are_read(readings: Readings) -> None:
     seen = [readings.pressure(pool) for pool in ("chat", "young")]
     assert [one.full for one in seen if one is not None] == [None, 16.0]
 
 
-def test_what_a_replica_ran_when_latency_missed_its_objective_is_remembered(readings: Readings) -> None:
+def test_requests_per_replica_at_missed_latency_are_read(readings: Readings) -> None:
     seen = [readings.pressure(pool) for pool in ("chat", "young", "brief")]
     assert [one.slow for one in seen if one is not None] == [None, 16.0, 16.0]
 
 
-def test_what_was_held_or_served_within_the_window_is_remembered(readings: Readings) -> None:
+def test_peaks_of_held_requests_and_tokens_are_read(readings: Readings) -> None:
     seen = readings.pressure("chat")
     assert seen is not None
     assert seen.tokens_peak == pytest.approx(2.0, rel=0.05)

@@ -88,7 +88,7 @@ def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int 
         ),
     ],
 )  # fmt: skip
-def test_what_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: int) -> None:
+def test_which_load_raises_a_target(changes: Mapping[str, Any], reason: Reason, to: int) -> None:
     assert judged(pool(**changes)) == (Action.RETARGET, reason, to)
 
 
@@ -169,7 +169,7 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
         pytest.param(LAST | {"demand": Demand(now=0.0, peak=0.3)}, Reason.LOAD_NEEDS_ALL, id="work in the window"),
     ],
 )  # fmt: skip
-def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None:
+def test_which_conditions_keep_a_target(changes: Mapping[str, Any], reason: Reason) -> None:
     action, why, _ = judged(pool(**changes))
     assert (action, why) == (Action.KEEP, reason)
 
@@ -255,7 +255,7 @@ def test_what_keeps_a_target(changes: Mapping[str, Any], reason: Reason) -> None
         ),
     ],
 )
-def test_what_lets_a_target_fall(changes: Mapping[str, Any], to: int) -> None:
+def test_which_load_lowers_a_target(changes: Mapping[str, Any], to: int) -> None:
     assert judged(pool(**changes)) == (Action.RETARGET, Reason.LOAD_LOW, to)
 
 
@@ -313,7 +313,7 @@ def test_a_higher_target_states_its_reason(changes: Mapping[str, Any], detail: s
     assert decide([pool(**changes)], START).decisions[0].detail == detail
 
 
-def test_the_evidence_is_what_was_reported() -> None:
+def test_evidence_has_the_reported_numbers() -> None:
     view = pool(pressure=None, demand=Demand(now=2.12345678, peak=3.5))
     assert decide([view], START).decisions[0].evidence == {
         "target": "4", "ready": "4", "held": "0", "held_peak": "0", "demand.now": "2.12346", "demand.peak": "3.5",
@@ -335,7 +335,7 @@ def test_the_evidence_is_what_was_reported() -> None:
         pytest.param("2026-12-26T02:00Z", False, id="the night after a holiday"),
     ],
 )
-def test_hours_over_midnight(moment: str, held: bool) -> None:
+def test_schedule_hours_may_span_midnight(moment: str, held: bool) -> None:
     rule = replace(NIGHTS, except_on=(date(2026, 12, 25),))
     assert holds(rule, datetime.fromisoformat(moment)) is held
 
@@ -362,7 +362,7 @@ NIGHT_BEFORE = {
     ids=["around the change", "over midnight", "after the change"],
 )
 @pytest.mark.parametrize(("timezone", "clocks"), NIGHT_BEFORE, ids=lambda value: value)
-def test_nights_when_clocks_change(
+def test_schedule_hours_when_clocks_change(
     timezone: str, clocks: str, days: tuple[str, ...], start: str, end: str, wall_minutes: int
 ) -> None:
     """The repeated hour counts twice, the skipped one not at all, wherever the clocks change by how much."""
@@ -381,7 +381,7 @@ def test_nights_when_clocks_change(
         pytest.param("2026-10-03T15:30Z", False, id="half past two comes at once: the end was skipped"),
     ],
 )
-def test_an_end_in_a_skipped_half_hour_is_not_waited_for(moment: str, held: bool) -> None:
+def test_schedule_ends_in_a_skipped_half_hour(moment: str, held: bool) -> None:
     rule = ScheduleRule(days=("sun",), start="01:00", end="02:15", target=1, timezone="Australia/Lord_Howe")
     assert holds(rule, datetime.fromisoformat(moment)) is held
 
@@ -402,7 +402,7 @@ QUIET = {
 }
 
 
-def test_what_would_shrink_a_pool_waits_for_a_dry_run() -> None:
+def test_policy_that_lowers_a_target_waits_for_a_dry_run() -> None:
     fake, watchdog, fleet = scaled(QUIET)
     first = watchdog.apply()
     assert [d.reason for d in first.plan.decisions] == [Reason.POLICY_UNSEEN]
@@ -512,12 +512,12 @@ def test_a_replica_that_is_ready_again_has_no_boot_duration(ready_after: tuple[i
         pytest.param({}, False, id="none"),
     ],
 )
-def test_when_a_pool_was_slow_is_asked_where_it_has_an_objective(objectives: Mapping[str, Any], asked: bool) -> None:
+def test_slow_times_are_queried_only_for_pools_with_an_objective(objectives: Mapping[str, Any], asked: bool) -> None:
     query = past_query("test", {"a": ScalePolicy(**objectives)})
     assert ('"slow"' in query) is asked
 
 
-def test_what_a_killed_pass_began_of_a_pool_that_has_no_target_any_more_is_off() -> None:
+def test_unfinished_retarget_of_a_removed_pool_is_cancelled() -> None:
     fake, watchdog, _ = scaled(BUSY)
     watchdog.dry()
     fake.kill_at("set_target", watchdog.apply)

@@ -147,12 +147,12 @@ K = ActivityKind
         pytest.param(looks((LOADING, 1), left=5, **reports(K.UNHEALTHY)), K.UNHEALTHY, True, id="unhealthy"),
     ],
 )  # fmt: skip
-def test_why_an_instance_left(boot: Boot, why: ActivityKind | None, *, failed: bool) -> None:
+def test_end_cause_of_a_departed_instance(boot: Boot, why: ActivityKind | None, *, failed: bool) -> None:
     assert (boot.ended_why, boots.failed(boot, spot=True)) == (why, failed)
 
 
 @pytest.mark.parametrize("why", [None, K.ENDED_UNSTATED, K.FAILED_BOOT])
-def test_a_better_answer_that_comes_later_holds(why: ActivityKind | None) -> None:
+def test_later_and_more_precise_end_cause_is_kept(why: ActivityKind | None) -> None:
     left = looks((LOADING, 1), left=5)
     facts = boots.EndFacts(ours={}, stated={}, spot={A}, **reports(K.PREEMPTED))
     (known,) = boots.look([replace(left, ended_why=why)], [], {}, facts, START + 6 * MINUTE)
@@ -161,7 +161,7 @@ def test_a_better_answer_that_comes_later_holds(why: ActivityKind | None) -> Non
     assert later == known, "what is known once stays"
 
 
-def test_who_is_listed_again_has_not_left() -> None:
+def test_instance_that_is_listed_again_has_not_ended() -> None:
     one = instance(1, launched_at=START)
     left = looks((LOADING, 1), left=5)
     nothing = boots.EndFacts(ours={}, stated={}, events=(), spot={A})
@@ -174,7 +174,7 @@ def test_a_clock_set_back_never_dates_an_end_before_its_observation() -> None:
     assert left.left_at == left.last_seen_at == START + 4 * MINUTE
 
 
-def test_a_look_writes_only_what_is_new() -> None:
+def test_pass_writes_only_changed_boots() -> None:
     fake = spread_fleet()
     make_watchdog(fake).apply()
     wrote: list[str] = []
@@ -248,7 +248,7 @@ def test_instances_with_boot_progress_are_not_bought_twice(minutes: float) -> No
         pytest.param(False, 55, True, id="for longer than any boot may take"),
     ],
 )
-def test_for_how_long_a_boot_is_believed(minutes: int, *, silent: bool, more: bool) -> None:
+def test_how_long_a_silent_boot_counts_as_capacity(minutes: int, *, silent: bool, more: bool) -> None:
     fake, watchdog = wanting(4)
     for _ in range(minutes):
         if silent:
@@ -337,7 +337,7 @@ def test_an_engine_that_crashes_again_and_again_is_replaced_less_and_less_often(
         pytest.param([40, 20, 0], 10, [], id="a person has fixed it since"),
     ],
 )
-def test_how_long_a_crash_waits(crashes: list[float], fixed: float | None, waits: list[float]) -> None:
+def test_replacement_delay_after_crashes(crashes: list[float], fixed: float | None, waits: list[float]) -> None:
     pool = spot_pool(
         [],
         [],
@@ -380,7 +380,9 @@ def test_reserved_capacity_waits_in_place() -> None:
         pytest.param({"phase": Phase.DRAINED, "has_served": True}, 6, 10, False, id="it has not failed"),
     ],
 )
-def test_what_is_a_crash(changes: dict[str, Any], ready_at: float | None, age: float, *, crashed: bool) -> None:
+def test_which_failures_are_crashes(
+    changes: dict[str, Any], ready_at: float | None, age: float, *, crashed: bool
+) -> None:
     one: Instance = instance(1, launched_at=START - age * MINUTE)
     known = None if ready_at is None else booted(0, 0, ready_at=one.launched_at + ready_at * MINUTE)
     assert boots.has_crashed(known, one, replace(CRASHED, **changes), 48 * MINUTE, START) == crashed

@@ -75,7 +75,7 @@ def test_a_fixed_image_is_retried_before_the_hour_ends() -> None:
     assert fleet.launched == tries + 3, "three more, and it stops again"
 
 
-def test_one_failed_boot_is_made_good_for_by_one() -> None:
+def test_one_failed_boot_has_one_replacement() -> None:
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     fleet.capacity[B] = 9
@@ -118,7 +118,7 @@ def test_one_failed_boot_is_made_good_for_by_one() -> None:
         ),
     ],
 )
-def test_what_becomes_of_a_boot_that_failed(
+def test_decision_about_a_failed_boot(
     kind: CapacityType, before: int, changes: dict[str, Any], decided: list[tuple[Action, Reason]]
 ) -> None:
     there = replace(PoolMember(id="i-1", group=B, launched_at=START, failed=True), **changes)
@@ -162,7 +162,9 @@ def ready(launched: float, since: float) -> PoolMember:
         ),
     ],
 )
-def test_failed_boots(ended: list[float], reported: list[float], members: list[PoolMember], failed: int) -> None:
+def test_failed_boots_are_counted_once_from_ledger_and_activities(
+    ended: list[float], reported: list[float], members: list[PoolMember], failed: int
+) -> None:
     ended_boots = left_booting(B, *ended, why=ActivityKind.FAILED_BOOT)
     times = [(boot.instance_id, START - 30 * MINUTE) for boot in ended_boots]
     times += [(f"i-unseen-{ago}", START - ago * MINUTE) for ago in reported]

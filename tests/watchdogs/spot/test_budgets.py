@@ -127,7 +127,7 @@ def test_chosen_ends_wait_for_the_budget(pools: list[SpotPool], ends: int, kept:
         ),
     ],
 )
-def test_what_must_go_is_not_held_up(one: PoolMember, more: dict[str, object], reason: Reason) -> None:
+def test_mandatory_ends_ignore_the_budget(one: PoolMember, more: dict[str, object], reason: Reason) -> None:
     view = pool("chat", 2, 0, one, ended_this_hour=4)
     if more:
         block = GroupView(name="chat-r", capacity_type=CapacityType.RESERVED, zone="us-east-1a", desired=1, max=1)
@@ -215,7 +215,7 @@ def test_a_failed_boot_is_ended_whatever_the_budget() -> None:
     assert fleet.alive(A) == []
 
 
-def test_an_end_that_was_noted_twice_counts_once() -> None:
+def test_end_that_is_recorded_twice_counts_once_in_the_budget() -> None:
     past_end = PastAction(resource="i-1", pool="chat", action=Action.END, reason=Reason.SURPLUS, at=START)
     others = [
         replace(past_end, resource="i-2", reason=Reason.PREEMPTED),

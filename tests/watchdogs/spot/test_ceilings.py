@@ -111,19 +111,19 @@ def test_on_demand_that_hangs_is_not_replaced_beyond_its_groups_largest_size() -
     assert decision.detail == "at its largest size of 2"
 
 
-def test_what_all_groups_ask_for_counts() -> None:
+def test_open_requests_of_all_groups_count_toward_the_ceiling() -> None:
     """Zone A is asked for four that have not come; on-demand for two."""
     pool = spot_pool([spot(A, 4), on_demand(2)], [], target=4, max=4, events=refused(A))
     assert sum(asked(decide([pool], START)).values()) <= 0
 
 
-def test_who_drains_or_is_under_notice_is_replaced_all_the_same() -> None:
+def test_draining_instances_are_replaced() -> None:
     leaving = members(A, 4, leaving=True, under_notice=True)
     pool = spot_pool([spot(A, 4), spot(B), on_demand()], leaving, target=4, max=4, spare=0)
     assert asked(decide([pool], START)) == {B: 4}
 
 
-def test_with_those_that_leave_a_pool_holds_max_more_at_most() -> None:
+def test_draining_instances_do_not_allow_more_than_max_others() -> None:
     leaving = members(A, 8, leaving=True, under_notice=True)
     pool = spot_pool([spot(A, 8), spot(B), on_demand()], leaving, target=4, max=4)
     assert asked(decide([pool], START)) == {B: 2}
@@ -188,7 +188,7 @@ def test_starts_of_an_hour_are_limited(stated: int | None, started: int, more: i
         assert of(plan, A).reason is Reason.STARTS_CEILING
 
 
-def test_what_is_asked_for_counts_as_a_start() -> None:
+def test_open_requests_count_as_starts() -> None:
     pool = spot_pool([spot(A, 2), spot(B), on_demand()], [], target=4, max=4, started_this_hour=8)
     assert sum(asked(decide([pool], START)).values()) == 2
 

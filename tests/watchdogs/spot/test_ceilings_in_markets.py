@@ -188,27 +188,27 @@ def _fleet(starts: int | None, usd: Decimal | None, unpriced: Unpriced) -> Fleet
 
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
-def test_no_pass_asks_for_more_instances_than_a_pool_may_hold(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
+def test_passes_keep_the_instance_ceiling_of_a_pool(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
     played(steps, None, None)
 
 
 @given(STEPS)
 @example([([], 30), ([("lost", 0), ("lost", 3)], 30), ([("lost", 1)], 30)])  # one is gone before a look sees it
 @settings(max_examples=60, deadline=None)
-def test_no_pass_starts_more_within_an_hour_than_a_pool_may(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
+def test_passes_keep_the_hourly_start_ceiling(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
     played(steps, STARTS, None)
 
 
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
-def test_no_pass_grows_a_fleet_beyond_what_it_may_cost(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
+def test_passes_keep_the_spend_ceiling_of_a_fleet(steps: list[tuple[list[tuple[str, int]], int]]) -> None:
     played(steps, None, USD)
 
 
 @pytest.mark.parametrize("unpriced", list(Unpriced))
 @given(steps=PRICED_STEPS)
 @settings(max_examples=60, deadline=None)
-def test_no_pass_grows_a_fleet_whose_prices_are_unknown_beyond_what_it_may(
+def test_passes_keep_the_spend_ceiling_with_unknown_prices(
     unpriced: Unpriced, steps: list[tuple[list[tuple[str, int]], int]]
 ) -> None:
     played(steps, None, USD, unpriced)
@@ -224,7 +224,7 @@ def test_no_pass_grows_a_fleet_whose_prices_are_unknown_beyond_what_it_may(
         pytest.param("prices known", Unpriced.WARN, Decimal("0.3"), False, id="it costs as much as it may"),
     ],
 )
-def test_a_loss_is_replaced_as_far_as_the_fleet_may_grow(
+def test_loss_is_replaced_within_the_spend_ceiling(
     prices: str, unpriced: Unpriced, usd: Decimal | None, *, grows: bool
 ) -> None:
     fake = played([([(prices, 0), ("lost", 1)], 30), ([], 30)], None, usd, unpriced)

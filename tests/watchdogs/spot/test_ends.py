@@ -51,7 +51,7 @@ FIRST = instance(1).id
         pytest.param(K.UNKNOWN, False, False, K.PREEMPTED, K.UNKNOWN, id="an unknown message"),
     ],
 )
-def test_why(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None:
+def test_end_cause_from_activity_and_description(kind: K, lost: bool, by_us: bool, stated: K | None, why: K) -> None:
     assert ended_why(kind, lost=lost, by_us=by_us, stated=stated) is why
 
 
@@ -80,14 +80,14 @@ def test_an_unexplained_end_stays_unstated() -> None:
     assert kinds(with_end()) == [K.ENDED_UNSTATED]
 
 
-def test_what_a_watchdog_ended_was_ended_by_us() -> None:
+def test_end_by_another_watchdog_is_known() -> None:
     fleet = with_end(stated=K.ENDED_BY_PERSON)
     ended = Decision(resource=FIRST, pool="batch", action=Action.END, reason=Reason.SURPLUS)
     fleet.record_outcome("spot", Outcome(decision=ended, kind=OutcomeKind.DONE), START - 2 * MINUTE)
     assert kinds(fleet) == [K.ENDED]
 
 
-def test_what_an_earlier_look_found_out_is_remembered() -> None:
+def test_recorded_end_cause_is_used_when_the_cloud_has_forgotten_it() -> None:
     fleet = with_end(ago=2 * DESCRIBED_FOR)
     del fleet.instances[FIRST]
     seen = Boot(
@@ -102,7 +102,7 @@ def test_what_an_earlier_look_found_out_is_remembered() -> None:
     ("ago", "calls"),
     [pytest.param(MINUTE, 1, id="lately"), pytest.param(DESCRIBED_FOR, 0, id="EC2 has forgotten it")],
 )
-def test_one_call_for_all_looks_of_a_minute(ago: timedelta, calls: int) -> None:
+def test_end_descriptions_are_read_at_most_once_per_interval(ago: timedelta, calls: int) -> None:
     fleet, made = with_end(ago), list[str]()
     fleet.before = made.append
     watchdog = make_watchdog(fleet)

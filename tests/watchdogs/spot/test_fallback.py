@@ -123,7 +123,7 @@ def passes(fake: SlowFakeFleet, watchdog: SpotWatchdog, span: timedelta = timede
 )
 @pytest.mark.parametrize("zones", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("answer_s", [1, 5, 30, 45, 59, 61, 300])
-def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
+def test_on_demand_is_requested_within_fallback_after(cloud: Cloud, most: int, zones: int, answer_s: int) -> None:
     fake, watchdog = a_pool(dry(zones, answer_s), cloud, max=most)
     began = fake.now
     passes(fake, watchdog)
@@ -132,7 +132,7 @@ def test_it_is_asked_for_within_fallback_after(cloud: Cloud, most: int, zones: i
 
 
 @pytest.mark.parametrize("kind", ["no_capacity", "quota", "throttled", "price", "unknown"])
-def test_whatever_they_answer(kind: str) -> None:
+def test_on_demand_is_requested_in_time_for_any_refusal(kind: str) -> None:
     fake, watchdog = a_pool(dry(6, 45, kind))
     began = fake.now
     passes(fake, watchdog)
@@ -147,7 +147,7 @@ def test_asks_at_the_same_time_stay_within_the_ceiling_and_are_withdrawn() -> No
     assert {name: group.desired for name, group in fake.groups.items() if group.desired} == {OD: 1}
 
 
-def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
+def test_all_zones_are_requested_even_if_they_are_slow() -> None:
     fake, watchdog = a_pool(dry(9, 300), max=1)
     asked: set[str] = set()
     for _ in range(8):
@@ -158,14 +158,14 @@ def test_all_zones_are_asked_in_turn_however_slow_they_are() -> None:
 
 
 @pytest.mark.parametrize("zones", [3, 6])
-def test_a_zone_that_gives_is_found_behind_those_that_do_not(zones: int) -> None:
+def test_zone_with_capacity_is_found_after_refusing_ones(zones: int) -> None:
     fake, watchdog = a_pool([*dry(zones - 1, 25), (5, GIVES)])
     watchdog.apply()
     assert fake.launched == 1 and not fake.bought
     assert sum(group.desired for group in fake.groups.values()) == 1, "what others were asked for is withdrawn"
 
 
-def test_what_gives_at_once_is_asked_for_alone() -> None:
+def test_zones_with_capacity_get_one_request_only() -> None:
     fake, watchdog = a_pool([(5, GIVES)] * 6)
     watchdog.apply()
     assert (fake.launched, fake.most) == (1, 1)

@@ -45,7 +45,7 @@ def ends(target: int, *members: PoolMember) -> list[Decision]:
         pytest.param(2, 1, 1, None, id="on demand is needed"),
     ],
 )
-def test_the_reported_reason(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
+def test_reason_for_ending_on_demand(target: int, spot: int, on_demand: int, reason: Reason | None) -> None:
     there = [member(f"spot-{n}", A, launched=60) for n in range(spot)]
     there += [member(f"od-{n}", OD, launched=60) for n in range(on_demand)]
     assert [d.reason for d in ends(target, *there)] == ([] if reason is None else [reason])
@@ -88,7 +88,7 @@ def test_the_reported_reason(target: int, spot: int, on_demand: int, reason: Rea
         ),
     ],
 )
-def test_which_instance_ends(members: list[PoolMember], ended: str) -> None:
+def test_which_on_demand_instance_ends(members: list[PoolMember], ended: str) -> None:
     spot = member("spot", A, launched=60)
     given_back = [d.resource for d in ends(1, spot, *members) if d.reason is not Reason.BOOT_FAILED]
     assert given_back == [ended]

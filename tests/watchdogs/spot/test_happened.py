@@ -98,7 +98,7 @@ def test_a_group_that_was_made_smaller_raises_no_question() -> None:
     assert len(groups.since) == 3
 
 
-def test_who_waited_for_an_answer_has_read_it_for_the_next_look() -> None:
+def test_activities_read_while_waiting_are_not_read_again() -> None:
     groups, happened = Asked(), Happened()
     asking = replace(STABLE, desired=2)
     look(happened, groups, [asking], ["a"], SINCE, START)
@@ -120,7 +120,7 @@ def test_an_open_launch_is_read_again_from_its_begin_and_replaced() -> None:
     assert [one.kind for one in happened.events(["a"], SINCE)] == [ActivityKind.FAILED_BOOT]
 
 
-def test_what_was_read_is_kept_for_as_long_as_it_counts() -> None:
+def test_activities_are_kept_within_their_time_span() -> None:
     old = event("old", SINCE + MINUTE)
     groups, happened = Asked(answer=[old, event("new", START)]), Happened()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
@@ -164,7 +164,7 @@ def test_a_complete_pool_is_stable(group: Group, wanted: int, expected: bool) ->
     assert is_stable({"a": group}, ["a", "missing"], wanted) is expected
 
 
-def test_what_began_before_the_last_read_and_ended_after_it_stays_known() -> None:
+def test_activity_that_spans_two_reads_is_kept() -> None:
     """A launch that its hook gave up has the time of that end, and groups list it by the time it began."""
     cancelled = replace(event("1", START + OVERLAP / 2, ActivityKind.FAILED_BOOT), instance_id="i-1")
     groups, happened = Asked([cancelled]), Happened()
@@ -199,7 +199,7 @@ def test_a_new_process_continues_where_the_previous_one_stopped() -> None:
     assert (len(since), [one.id for one in known]) == (4, ["1", "2", "unanswered:a"])
 
 
-def test_what_is_known_already_is_not_kept_twice() -> None:
+def test_known_activities_are_not_saved_again() -> None:
     groups, happened = Asked(answer=[event("1", START - MINUTE)]), Happened()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     assert [len(one.events) for one in happened.unsaved()] == [1]

@@ -31,7 +31,9 @@ MINUTE = timedelta(minutes=1)
         pytest.param(20 * MINUTE, {}, False, False, id="no notice"),
     ],
 )
-def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, noticed: bool, left: bool) -> None:
+def test_which_interrupted_instances_are_left_to_the_cloud(
+    age: timedelta, changes: dict[str, Any], *, noticed: bool, left: bool
+) -> None:
     one = instance(1, launched_at=START - age, **changes)
     agent = replace(READY, ready=False, draining=True, notice_at=START if noticed else None)
     assert is_left_to_its_cloud(one, agent, START) is left
@@ -47,7 +49,7 @@ def test_who_is_left_to_its_cloud(age: timedelta, changes: dict[str, Any], *, no
         pytest.param({"left_to_its_cloud": True, "drain_by": DrainOwner.SPOT}, Action.KEEP, id="drained by spot"),
     ],
 )
-def test_what_a_cloud_takes_for_nothing_is_left_to_it(changes: dict[str, Any], action: Action) -> None:
+def test_interrupted_spot_in_its_free_hour_is_left_to_the_cloud(changes: dict[str, Any], action: Action) -> None:
     usual: dict[str, Any] = {"under_notice": True, "drain_by": DrainOwner.CLOUD}
     member = PoolMember(id="i-1", group="a", launched_at=START, leaving=True, drained=True, **(usual | changes))
     group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=4)
@@ -72,7 +74,7 @@ def take(fleet: FakeFleet, key: str) -> None:
     fleet.instances[key] = replace(fleet.instances[key], state=InstanceState.TERMINATED)
 
 
-def test_it_is_drained_replaced_and_left_in_its_group() -> None:
+def test_interrupted_instance_is_replaced_and_stays_in_its_group() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
     watchdog = make_watchdog(fleet)
@@ -84,7 +86,7 @@ def test_it_is_drained_replaced_and_left_in_its_group() -> None:
     assert len(fleet.alive(B)) == 2, "another one takes its place elsewhere"
 
 
-def test_the_pass_that_finds_it_reclaimed_lowers_its_group() -> None:
+def test_group_is_lowered_by_the_pass_that_finds_the_reclaim() -> None:
     fleet = spread_fleet()
     key = noticed(fleet)
     watchdog = make_watchdog(fleet)

@@ -78,7 +78,7 @@ def test_surplus_skips_kept_instances(scope: str, ended: list[str]) -> None:
         pytest.param([THIRD, FOURTH], [], id="both"),
     ],
 )
-def test_on_demand_is_given_back_past_those_that_are_kept(kept: list[str], ended: list[str]) -> None:
+def test_kept_on_demand_does_not_block_the_end_of_another(kept: list[str], ended: list[str]) -> None:
     fleet = with_on_demand()
     fleet.brakes += [brake(name) for name in kept]
     decisions = {d.resource: d for d in make_watchdog(fleet).apply().plan.decisions}
@@ -123,7 +123,9 @@ def test_a_boot_that_failed_is_kept_for_who_wants_to_look_at_it() -> None:
         pytest.param(DrainOwner.ROLLOUT, [], id="on its way out: the next one waits"),
     ],
 )
-def test_one_that_leaves_holds_up_the_next_unless_people_drained_it(owner: DrainOwner, ended: list[str]) -> None:
+def test_draining_instance_blocks_the_next_end_unless_a_person_drained_it(
+    owner: DrainOwner, ended: list[str]
+) -> None:
     fleet = with_on_demand()
     fleet.targets["batch"] = replace(fleet.targets["batch"], value=1)
     left = replace(READY, phase=Phase.DRAINED, ready=False, draining=True, drained=True, drain_by=owner)
@@ -158,7 +160,7 @@ def test_which_drains_the_next_end_waits_for(leaves: dict[str, Any], waits: bool
 
 
 @pytest.mark.parametrize("owner", [DrainOwner.SPOT, DrainOwner.ROLLOUT, None], ids=str)
-def test_an_endless_drain_blocks_nothing_and_notifies_once_a_day(
+def test_endless_drain_blocks_no_other_end_and_is_notified_daily(
     owner: DrainOwner | None,
 ) -> None:
     fleet = with_on_demand()

@@ -68,7 +68,7 @@ def missing_one() -> FakeFleet:
         pytest.param(lose_the_lease, LEASE_OVER, id="the lease is over"),
     ],
 )
-def test_no_size_is_set_any_more(change: Callable[[FakeFleet], None], expected: str) -> None:
+def test_size_is_not_set_after_a_change_during_the_pass(change: Callable[[FakeFleet], None], expected: str) -> None:
     fake = missing_one()
     fake.capacity[A] = 3
     once_planned(fake, change)
@@ -156,7 +156,7 @@ def group_ends_it(fake: FakeFleet) -> None:
 @pytest.mark.parametrize(
     ("when", "drains"), [(once_planned, []), (once_drained, [THIRD])], ids=["planned", "drained"]
 )
-def test_what_was_to_go_is_left_as_it_is(
+def test_planned_end_is_dropped_after_a_change(
     when: Callable[[FakeFleet, Callable[[FakeFleet], None]], None],
     drains: list[str],
     change: Callable[[FakeFleet], None],
@@ -177,7 +177,7 @@ def test_what_was_to_go_is_left_as_it_is(
         pytest.param(group_ends_it, "its group is ending it already", id="its group is ending it"),
     ],
 )
-def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], None], expected: str) -> None:
+def test_instance_removed_from_its_group_is_not_ended(change: Callable[[FakeFleet], None], expected: str) -> None:
     fake = with_on_demand()
     once_drained(fake, change)
     done = make_watchdog(fake).apply()
@@ -193,7 +193,7 @@ def test_what_its_group_has_let_go_is_not_ended(change: Callable[[FakeFleet], No
         pytest.param({"phase": Phase.DRAINED, "draining": False, "drained": True}, id="it has drained"),
     ],
 )
-def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
+def test_draining_instance_is_not_asked_to_drain_again(state: dict[str, Any]) -> None:
     fake = with_on_demand()
 
     def drained_by_a_person(fake: FakeFleet) -> None:
@@ -205,7 +205,7 @@ def test_what_drains_already_is_not_asked_again(state: dict[str, Any]) -> None:
     assert (fake.ended, fake.drains) == ([THIRD], [])
 
 
-def test_what_never_served_is_not_drained() -> None:
+def test_instance_that_never_served_is_ended_without_a_drain() -> None:
     fake = spread_fleet()
     fake.agents[FIRST] = replace(READY, phase=Phase.FAILED, ready=False)
     fake.capacity[B] = 5

@@ -36,9 +36,7 @@ BOOT = 6
         pytest.param(DrainOwner.PERSON, True, True, id="under notice after a person drained it"),
     ],
 )
-def test_what_drained_under_a_notice_counts_among_its_zones_losses(
-    owner: DrainOwner, noticed: bool, counts: bool
-) -> None:
+def test_drain_under_a_notice_counts_as_a_loss_of_the_zone(owner: DrainOwner, noticed: bool, counts: bool) -> None:
     fleet = spread_fleet()
     fleet.capacity[A] = 5  # nobody is refused, which would count, too
     (first,) = fleet.groups[A].instance_ids
@@ -61,7 +59,7 @@ def test_what_drained_under_a_notice_counts_among_its_zones_losses(
     assert (ActivityKind.PREEMPTED in {event.kind for event in pool.events_of(A)}) is counts
 
 
-def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_by_its_zone() -> None:
+def test_spot_drained_by_idle_and_then_interrupted_counts_as_a_loss() -> None:
     fleet = spread_fleet()
     fleet.capacity[A] = 5
     (first,) = fleet.groups[A].instance_ids
@@ -99,7 +97,7 @@ def test_what_idle_drained_before_its_cloud_takes_it_is_ended_by_idle_and_lost_b
         pytest.param({"drain_by": None, "under_notice": False}, {}, None, id="no owner, no notice"),
     ],
 )
-def test_what_spot_ends_when_it_has_drained(
+def test_which_drained_instances_spot_ends(
     changes: dict[str, Any], pool: dict[str, Any], reason: Reason | None
 ) -> None:
     group = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=1, max=9)
@@ -131,7 +129,7 @@ def lost(name: str, launched: float, taken: float, group: str = A) -> list[Activ
         pytest.param([], [1, 1], 0, id="nothing was taken"),
     ],
 )
-def test_what_boots_is_not_counted_on_where_others_were_taken_before_they_were_ready(
+def test_booting_spot_is_doubtful_after_losses_during_boots(
     losses: list[list[Activity]], booting: list[float], bought: int
 ) -> None:
     groups = [
@@ -156,7 +154,7 @@ def test_what_boots_is_not_counted_on_where_others_were_taken_before_they_were_r
 
 @pytest.mark.parametrize("launch", [ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS])
 @pytest.mark.parametrize("end", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED])
-def test_what_is_lost_while_it_boots_is_lost_young(launch: ActivityKind, end: ActivityKind) -> None:
+def test_interruption_during_boot_is_an_early_loss(launch: ActivityKind, end: ActivityKind) -> None:
     """Behind a launch hook the launch of such an instance never succeeds, and its group does not say who ended it."""
     group = GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9)
     events = [

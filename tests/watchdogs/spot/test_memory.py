@@ -91,12 +91,12 @@ def rate(losses: float, hours: float, failed_at: datetime | None, now: datetime)
         pytest.param([event(60, K.ENDED), event(90, K.UNHEALTHY), event(95, K.QUOTA)], None, id="not the zone's"),
     ],
 )
-def test_when_a_zone_failed_last(events: list[Activity], failed: int | None) -> None:
+def test_time_of_the_last_failure_of_a_zone(events: list[Activity], failed: int | None) -> None:
     found = recall(events, [], START + 300 * MINUTE).failed_at
     assert found == (None if failed is None else START + failed * MINUTE)
 
 
-def test_no_time_passes_twice() -> None:
+def test_zone_history_ignores_repeated_or_earlier_times() -> None:
     """A pass may look at one moment again, or at one before: a clock was set back."""
     memory = ZoneHistory(at=START, losses=1.0, hours=8.0)
     assert memory.passed(START, present=True) == memory

@@ -40,7 +40,7 @@ FALLBACK_AFTER = pool().policy.fallback_after
         pytest.param(READY, {"i": START - SECOND}, Reason.AS_WANTED, id="it is ready again"),
     ],
 )
-def test_what_is_noted_of_one_instance(
+def test_which_readiness_changes_are_recorded(
     member: PoolMember, known: Mapping[str, datetime], noted: Reason | None
 ) -> None:
     found = [(d.resource, d.action, d.reason) for d in lifecycle.readiness_changes(pool(member), known, START)]
@@ -67,7 +67,7 @@ def notes(*reasons: Reason) -> list[PastAction]:
         pytest.param((Reason.AS_WANTED,), None, id="ready, and never missed"),
     ],
 )
-def test_since_when_it_is_missed_by_the_notes(actions: Sequence[Reason], since: int | None) -> None:
+def test_start_of_missing_readiness_from_records(actions: Sequence[Reason], since: int | None) -> None:
     expected = {} if since is None else {"i": START + since * timedelta(minutes=1)}
     assert lifecycle.missed(notes(*actions)) == expected
 
@@ -80,7 +80,7 @@ def test_since_when_it_is_missed_by_the_notes(actions: Sequence[Reason], since: 
         pytest.param(START - BOOT, START - timedelta(minutes=5), START, id="not before its boot should be over"),
     ],
 )
-def test_the_moments_at_which_it_is_late_and_hangs(
+def test_when_an_unready_instance_is_late_and_hangs(
     launched: datetime, missed_since: datetime | None, due: datetime
 ) -> None:
     seen = pool(replace(SILENT, launched_at=launched, missed_since=missed_since))

@@ -72,7 +72,7 @@ def moves(view: SpotPool) -> list[str]:
         pytest.param(seen(ready("new", "b", **BOOTS), target=3), [], id="one is not ready yet"),
     ],
 )
-def test_when_one_is_moved(view: SpotPool, goals: list[str]) -> None:
+def test_when_an_instance_moves_to_another_zone(view: SpotPool, goals: list[str]) -> None:
     assert moves(view) == goals
 
 
@@ -99,5 +99,5 @@ def ends(view: SpotPool) -> list[Decision]:
         pytest.param(seen(ready("old", "a", idle=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )
-def test_who_is_too_many(view: SpotPool, ended: list[str]) -> None:
+def test_which_surplus_instances_end(view: SpotPool, ended: list[str]) -> None:
     assert sorted(d.resource for d in ends(view)) == ended

@@ -97,7 +97,7 @@ def test_a_known_price_at_the_ceiling_is_still_refused() -> None:
 
 @pytest.mark.parametrize("cheapest", ["a", "b", "c"])
 @pytest.mark.parametrize("spare", [0, 1])
-def test_of_zones_alike_the_cheapest_is_asked(cheapest: str, spare: int) -> None:
+def test_cheapest_of_equal_zones_is_requested(cheapest: str, spare: int) -> None:
     groups = [
         GroupView(
             name=name,

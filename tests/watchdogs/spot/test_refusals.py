@@ -68,7 +68,7 @@ def resume(fake: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize("by", ["a person", "new settings"])
-def test_it_is_asked_again_when_something_was_changed(by: str) -> None:
+def test_refused_group_is_requested_again_after_a_change(by: str) -> None:
     fake = spread_fleet()
     asked = refusing(fake, B, ActivityKind.PERMISSION)
     fake.lose(instance(1).id)
@@ -88,7 +88,7 @@ def test_it_is_asked_again_when_something_was_changed(by: str) -> None:
     assert len(asked) == 2
 
 
-def test_on_demand_that_is_refused_for_good_is_not_asked_for_again() -> None:
+def test_permanently_refused_on_demand_is_not_requested_again() -> None:
     fake = spread_fleet()
     asked = refusing(fake, OD, ActivityKind.CONFIGURATION)
     fake.lose(instance(1).id)
@@ -136,7 +136,7 @@ def event(kind: ActivityKind, minutes: int, detail: str = "") -> Activity:
         "nothing",
     ],
 )
-def test_the_last_answer_counts(events: list[Activity], closed: bool) -> None:
+def test_latest_answer_decides_whether_a_group_is_closed(events: list[Activity], closed: bool) -> None:
     assert (view_builder.refused_for_good("a", events, [], START) is not None) is closed
 
 

@@ -40,7 +40,7 @@ def test_instance_hours_lower_the_rate_and_losses_raise_it() -> None:
     assert quiet.losses_per_hour < PRIOR_LOSSES / PRIOR_HOURS < lossy.losses_per_hour
 
 
-def test_what_one_outage_takes_is_one_loss() -> None:
+def test_simultaneous_losses_count_as_one() -> None:
     launched = [event(ActivityKind.LAUNCHED, 0)] * 3
     together = [event(ActivityKind.PREEMPTED, 5 + n * 0.25 * SAME_LOSS / HOUR) for n in range(3)]
     apart = [event(ActivityKind.PREEMPTED, 5 + n * 2 * SAME_LOSS / HOUR) for n in range(3)]
@@ -49,13 +49,13 @@ def test_what_one_outage_takes_is_one_loss() -> None:
     assert recall([*launched, *apart], [], now).losses == pytest.approx(3, abs=0.2)
 
 
-def test_memory_fades() -> None:
+def test_weight_of_past_losses_decays() -> None:
     lost = recall([event(ActivityKind.LAUNCHED, 0), event(ActivityKind.PREEMPTED, 1)], [], T0 + HOUR)
     assert lost.passed(T0 + HOUR + HALF_LIFE, present=False).losses == pytest.approx(lost.losses / 2)
 
 
 @pytest.mark.parametrize("kind", [ActivityKind.PREEMPTED, ActivityKind.ENDED_UNSTATED, ActivityKind.NO_CAPACITY])
-def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -> None:
+def test_zone_with_a_recent_failure_is_avoided_for_a_while(kind: ActivityKind) -> None:
     failed = recall([event(ActivityKind.LAUNCHED, 0), event(kind, 1)], [], T0 + HOUR)
     usual = (failed.losses + PRIOR_LOSSES) / (failed.hours + PRIOR_HOURS)
     assert failed.losses_per_hour == pytest.approx((1 + TROUBLE) * usual)
@@ -69,7 +69,7 @@ def test_a_zone_that_failed_lately_is_shunned_and_forgiven(kind: ActivityKind) -
 @pytest.mark.parametrize(
     "kind", [ActivityKind.QUOTA, ActivityKind.PRICE, ActivityKind.UNKNOWN, ActivityKind.ENDED_BY_PERSON]
 )
-def test_what_is_not_the_zones_fault_is_not_held_against_it(kind: ActivityKind) -> None:
+def test_ends_not_caused_by_the_zone_do_not_raise_its_loss_rate(kind: ActivityKind) -> None:
     assert recall([event(kind, 0)], [], T0).losses_per_hour == PRIOR_LOSSES / PRIOR_HOURS
 
 
@@ -113,7 +113,7 @@ def priced(**usd: str) -> tuple[ZonePlacement, ...]:
         pytest.param({"a": "0.2", "c": "0.9"}, "b", id="one of unknown price"),
     ],
 )
-def test_of_equal_zones_the_most_expensive_gives_one_up(usd: dict[str, str], most_expensive: str) -> None:
+def test_most_expensive_of_equal_zones_loses_an_instance(usd: dict[str, str], most_expensive: str) -> None:
     places = priced(**usd)
     for order in (places, places[::-1]):
         assert risk.best_removal(order, {"a": 1, "b": 1, "c": 1}, 2) == most_expensive
@@ -128,7 +128,7 @@ def test_of_equal_zones_the_most_expensive_gives_one_up(usd: dict[str, str], mos
         pytest.param({"a": "0.9", "c": "0.9"}, "c", id="one of unknown price"),
     ],
 )
-def test_of_equal_zones_a_move_is_to_the_cheapest(usd: dict[str, str], cheapest: str) -> None:
+def test_a_move_is_to_the_cheapest_of_equal_zones(usd: dict[str, str], cheapest: str) -> None:
     for reachable in (["b", "c"], ["c", "b"]):
         assert risk.best_move(priced(**usd), {"a": 2}, 1, reachable, least_gain=0.01) == cheapest
 

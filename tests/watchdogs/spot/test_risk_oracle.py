@@ -73,7 +73,7 @@ def test_the_risk_of_a_placement(places: list[ZonePlacement], counts: dict[str, 
 
 @settings(max_examples=500)
 @given(PLACES, COUNTS, NEAR_ENOUGH, st.integers(0, 2), SOME)
-def test_one_more_is_placed_where_the_risk_falls_most(
+def test_added_instance_lowers_the_risk_most(
     places: list[ZonePlacement], counts: dict[str, int], missing: int, spare: int, names: list[str]
 ) -> None:
     needed = needs(counts, missing)
@@ -92,13 +92,13 @@ def test_one_more_is_placed_where_the_risk_falls_most(
     assert scores[chosen] <= min(scores.values()) + NEAR
 
 
-def test_there_is_nowhere_to_go() -> None:
+def test_without_zones_there_is_no_placement() -> None:
     assert risk.best_addition([], [], {}, 3, 0) is None
 
 
 @given(PLACES, COUNTS, NEAR_ENOUGH)
 @example([alike(zone, 0.0) for zone in ZONES], {**NONE, "r2a": 1}, 0)
-def test_one_less_is_taken_where_the_risk_rises_least(
+def test_removed_instance_raises_the_risk_least(
     places: list[ZonePlacement], counts: dict[str, int], missing: int
 ) -> None:
     assume(any(counts.values()))

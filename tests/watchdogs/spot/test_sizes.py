@@ -49,7 +49,7 @@ def seen(*members: PoolMember, **pool: object) -> SpotPool:
         pytest.param(None, 0, id="not ready"),
     ],
 )
-def test_who_is_stable(since: object, stable: int) -> None:
+def test_which_instances_are_stable(since: object, stable: int) -> None:
     assert sizes(replace(READY, ready_since=since)).stable == stable  # type: ignore[arg-type]
 
 
@@ -64,7 +64,9 @@ def test_who_is_stable(since: object, stable: int) -> None:
         pytest.param([BOOTS, BOOTS], 1, id="two boot, one was taken"),
     ],
 )
-def test_of_those_that_boot_as_many_are_doubtful_as_were_taken(members: list[PoolMember], doubtful: int) -> None:
+def test_booting_instances_are_doubtful_up_to_the_number_of_early_losses(
+    members: list[PoolMember], doubtful: int
+) -> None:
     found = sizes(*members, events=TAKEN_YOUNG, target=4)
     assert found.doubtful == doubtful
     assert found.missing == 4 - sum(member.group == SPOT for member in members) + doubtful
@@ -80,7 +82,7 @@ def test_of_those_that_boot_as_many_are_doubtful_as_were_taken(members: list[Poo
         pytest.param(3, 9, 0, 2, id="least above the target: nothing more is missed"),
     ],
 )
-def test_what_idle_ends_is_missed_only_where_the_target_stays(
+def test_instance_that_idle_ends_is_missing_only_if_the_target_stays(
     target: int, least: int, ending: int, lacks: int
 ) -> None:
     found = sizes(READY, LEAVES, target=target, least_target=least)

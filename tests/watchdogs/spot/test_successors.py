@@ -99,7 +99,7 @@ def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: 
         ),
     ],
 )
-def test_who_cannot_be_asked_to_drain_is_not_given_back(
+def test_instance_that_cannot_drain_is_not_ended(
     on_demand: list[PoolMember], ended: list[str], reason: Reason
 ) -> None:
     found = decided([group(A, 2), group(OD, len(on_demand))], [*serving(2), *on_demand])
@@ -118,7 +118,7 @@ def test_an_instance_that_cannot_drain_is_not_surplus() -> None:
         pytest.param(OD, None, id="others do"),
     ],
 )
-def test_the_place_of_a_dead_one(name: str, size: int | None) -> None:
+def test_dead_instance_keeps_or_frees_its_place(name: str, size: int | None) -> None:
     found = decided([group(name, 2, unseen=1)], serving(1, name))[name]
     assert (found.to_size, found.reason) == (size, Reason.FALLBACK)
     fallen = decided([group(name, 2, unseen=1)], serving(1, name), target=1)[name]
@@ -126,7 +126,7 @@ def test_the_place_of_a_dead_one(name: str, size: int | None) -> None:
 
 
 @pytest.mark.parametrize("idle_ends", [True, False])
-def test_what_idle_drained_is_ended_here_where_no_idle_watchdog_is_left(*, idle_ends: bool) -> None:
+def test_spot_ends_drained_instances_if_the_pool_has_no_idle_watchdog(*, idle_ends: bool) -> None:
     drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     alone = replace(serving(1)[0], id="other")
     found = decided([group(A, 2, max=9)], [*drained, alone], idle_ends=idle_ends)
@@ -147,16 +147,14 @@ def test_a_pool_scaled_to_zero_has_no_spare(target: int, size: int | None) -> No
         pytest.param({}, 1, Decimal("0.25"), id="surplus"),
     ],
 )
-def test_an_end_saves_only_what_is_not_bought_again(
-    changes: dict[str, Any], target: int, saves: Decimal | None
-) -> None:
+def test_replaced_instance_is_not_a_saving(changes: dict[str, Any], target: int, saves: Decimal | None) -> None:
     first, second = serving(2)
     found = decided([group(A, 2, max=9)], [replace(first, **changes), second], target=target)
     assert [found[name].usd_per_hour for name in ends(found)] == [saves]
 
 
 @pytest.mark.parametrize("ready", [True, False], ids=["another one serves", "another one boots"])
-def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None:
+def test_serving_instance_is_not_ended_for_a_booting_one(*, ready: bool) -> None:
     """Spot was not ready for a while, so a second one was bought; spot is back, and one on demand is enough."""
     second = serving(1, OD)[0] if ready else booting(1, OD, silent=True)[0]
     found = decided([group(A, 1), group(OD, 2)], [*serving(1), *serving(1, OD), replace(second, id="second")])
@@ -172,14 +170,14 @@ def test_who_serves_is_not_given_back_for_one_that_boots(*, ready: bool) -> None
         pytest.param(True, False, False, id="asked, and reporting: its agent restarted and has no drain"),
     ],
 )
-def test_who_was_asked_to_drain_and_falls_silent_is_waited_for(*, asked: bool, silent: bool, waits: bool) -> None:
+def test_silent_draining_instance_blocks_the_next_end(*, asked: bool, silent: bool, waits: bool) -> None:
     first, second = serving(2, OD)
     there = replace(first, ready_since=None if silent else first.ready_since, silent=silent, asked=asked)
     found = decided([group(A, 2), group(OD, 2)], [*serving(2), there, second])
     assert len(ends(found)) == (not waits)
 
 
-def test_a_group_that_lists_the_dead_is_asked_so_that_its_answer_is_waited_for() -> None:
+def test_group_that_lists_ended_instances_is_requested_and_awaited() -> None:
     """Two ended, and one is wanted now: with the current size no zone would be asked."""
     found = decided([group(A, 2, unseen=2)], [], target=1)[A]
     assert (found.action, found.reason, found.from_size, found.to_size) == (Action.RESIZE, Reason.SPOT_WANTED, 2, 2)
@@ -217,7 +215,7 @@ def test_fallback_for_reserved_is_surplus_without_spot() -> None:
     assert (found[OD].reason, found[OD].detail) == (Reason.SURPLUS, "2 on demand for 1 wanted")
 
 
-def test_who_is_marked_idle_is_given_back_first() -> None:
+def test_idle_instance_is_ended_first() -> None:
     first, second = serving(2, OD)
     found = decided([group(A, 1), group(OD, 2)], [*serving(1), first, replace(second, idle=True)], target=2)
     assert ends(found) == [second.id]
@@ -229,7 +227,7 @@ def test_fallback_waits_until_each_zone_was_asked() -> None:
     assert found.detail == f"still to be asked: {A}"
 
 
-def test_what_was_asked_for_beyond_a_quota_stays_asked_for() -> None:
+def test_request_beyond_a_quota_stays_open() -> None:
     """People raise quotas, and its group tries again by itself."""
     refused = Activity(id="q", group=OD, kind=ActivityKind.QUOTA, at=START - MINUTE, detail="quota reached")
     found = decided([group(OD, 2)], serving(1, OD), target=2, events=[refused])[OD]
@@ -259,7 +257,7 @@ def test_growth_costs_what_is_new() -> None:
         pytest.param(RES, 2, 2, 0, None, id="reserved, none is"),
     ],
 )
-def test_where_boots_keep_failing_what_is_asked_for_is_given_up(
+def test_open_requests_are_withdrawn_after_repeated_boot_failures(
     name: str, desired: int, listed: int, dead: int, size: int | None
 ) -> None:
     groups = [group(name, desired, max=3, unseen=dead)]
@@ -284,7 +282,7 @@ def test_more_instances_than_reserved_are_reported_and_kept(
     assert ("gpufleet drain" in found.detail) is (there + unseen > 2)
 
 
-def test_what_idle_drained_saves_nothing_here_for_it_is_replaced() -> None:
+def test_replaced_idle_instance_is_not_a_saving() -> None:
     drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     found = decided([group(A, 2, max=9)], [*drained, replace(serving(1)[0], id="other")], idle_ends=False)
     assert [found[name].usd_per_hour for name in ends(found)] == [None]
@@ -322,7 +320,7 @@ def test_machines_that_power_off_as_they_boot_are_failed_boots(
         pytest.param(10, "by ana", False, id="kept"),
     ],
 )
-def test_what_a_closed_group_launches_by_itself_is_ended(
+def test_instance_launched_by_a_closed_group_is_ended(
     name: str, launched: float, kept_by: str | None, *, ended: bool
 ) -> None:
     """Otherwise it never stops: a group replaces ended instances. The last one was seen eleven minutes ago."""
@@ -348,7 +346,7 @@ def test_an_unstated_spot_end_may_be_a_loss_and_is_not_a_failed_boot(why: Activi
     assert decided([group(A, 0)], [], target=1, boots=unstated)[A].reason is not Reason.BOOTS_FAILING
 
 
-def test_what_idle_drained_and_cannot_confirm_holds_up_no_give_back() -> None:
+def test_unconfirmed_idle_drain_does_not_block_the_end_of_on_demand() -> None:
     drained = serving(1, leaving=True, drained=True, drain_by=DrainOwner.IDLE)
     alone = [replace(member, id=f"other-{n}") for n, member in enumerate(serving(2))]
     found = decided([group(A, 3, max=9), group(OD, 1)], [*drained, *alone, *serving(1, OD)])
@@ -362,7 +360,7 @@ def test_a_fallback_costs_what_its_own_machines_cost() -> None:
     assert decided([expensive], [], target=2, on_demand_usd=Decimal("0.8"))[OD].usd_per_hour == Decimal("-9.2")
 
 
-def test_a_limit_of_nothing_is_refused() -> None:
+def test_limit_of_zero_is_refused() -> None:
     with pytest.raises(DocumentError, match="kv_cache_above: input should be greater than 0"):
         document(watchdogs={"scale": {"kv_cache_above": 0}})
 

@@ -99,7 +99,7 @@ def test_spot_replaces_reserved_before_and_after_its_term(now: datetime, asked: 
 @pytest.mark.parametrize(
     ("now", "leaving"), [(LEAVES - SECOND, set[str]()), (LEAVES, {"b0", "b1"}), (CLOSES, {"b0", "b1"})]
 )
-def test_its_instances_drain_in_time_whether_replaced_or_not(now: datetime, leaving: set[str]) -> None:
+def test_block_instances_drain_in_time_with_or_without_replacement(now: datetime, leaving: set[str]) -> None:
     found = split(pool(in_block=2), now)
     assert {d.resource for d in found if d.action is Action.END} == leaving
     assert CLOSES - now >= DRAIN or now == CLOSES
@@ -115,23 +115,23 @@ def test_each_instance_has_one_decision_at_the_end(bad: dict[str, object]) -> No
     assert of("b0", found).reason is Reason.TERM_ENDS
 
 
-def test_nothing_more_is_started_at_the_end() -> None:
+def test_block_is_not_refilled_at_its_end() -> None:
     assert of(BLOCK, split(pool(in_block=1, desired=2), LEAVES)).to_size == 1
 
 
-def test_what_its_group_gave_up_already_is_not_asked_for_again_at_the_end() -> None:
+def test_size_of_an_ending_block_is_not_raised_again() -> None:
     """Two are listed while the first of them ends: its group wants one."""
     found = of(BLOCK, split(pool(in_block=2, desired=1), LEAVES))
     assert (found.action, found.to_size) == (Action.KEEP, None)
 
 
-def test_one_that_drains_anyway_still_leaves_while_a_block_ends() -> None:
+def test_other_drains_continue_while_a_block_ends() -> None:
     view = pool(in_block=1, in_spot=2)
     drains = [replace(m, leaving=m.leaving or m.id == "s0") for m in view.members]
     assert [m.id for m in without_ending(replace(view, members=drains), LEAVES).members if m.leaving] == ["b0", "s0"]
 
 
-def test_a_pool_at_rest_stays_as_it_is_before_and_in_its_time() -> None:
+def test_stable_pool_does_not_change_before_or_during_a_block() -> None:
     assert all(d.action is Action.KEEP for d in split(pool(in_block=0, in_spot=2), OPENS - SECOND))
     assert all(d.action is Action.KEEP for d in split(pool(in_block=2), OPENS + SECOND))
 
@@ -234,7 +234,7 @@ def test_the_pool_moves_off_a_block_before_the_cloud_ends_it() -> None:
         pytest.param("all", 0, id="all pools'"),
     ],
 )
-def test_which_brake_keeps_what_the_cloud_is_about_to_end(scope: str, kept: int) -> None:
+def test_which_brakes_protect_instances_of_an_ending_block(scope: str, kept: int) -> None:
     fleet, watchdog = block_fleet()
     closes = fleet.now + timedelta(days=1)
     fleet.now += timedelta(hours=1)

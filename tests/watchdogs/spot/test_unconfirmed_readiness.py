@@ -42,7 +42,7 @@ def report(fake: FakeFleet, status: AgentStatus | None, *ids: str) -> None:
     ],
 )
 @pytest.mark.parametrize("ids", [pytest.param([FIRST], id="one"), pytest.param([FIRST, SECOND], id="all")])
-def test_one_pass_without_readiness_reports_buys_nothing(status: AgentStatus | None, ids: list[str]) -> None:
+def test_one_pass_without_readiness_reports_requests_nothing(status: AgentStatus | None, ids: list[str]) -> None:
     fake = spread_fleet()
     fake.capacity |= {A: 3, B: 3}
     before = dict(fake.agents)
@@ -64,7 +64,7 @@ def test_one_pass_without_readiness_reports_buys_nothing(status: AgentStatus | N
         pytest.param(0, (1, 1, 1), id="on demand where none does"),
     ],
 )
-def test_one_that_stays_silent_is_replaced_after_the_fallbacks_time(spot: int, there: tuple[int, int, int]) -> None:
+def test_silent_instance_is_replaced_after_fallback_after(spot: int, there: tuple[int, int, int]) -> None:
     fake = spread_fleet()
     fake.capacity[B] = spot
     report(fake, None, FIRST)
@@ -120,7 +120,7 @@ def test_an_instance_that_never_reports_is_replaced_once_and_notified() -> None:
     assert not fake.ended
 
 
-def test_one_that_hangs_and_is_to_go_is_decided_on_once() -> None:
+def test_hanging_surplus_instance_has_one_decision() -> None:
     """On-demand that never spoke, and spot that has been ready for the hold."""
     groups = [
         GroupView(name=name, capacity_type=kind, zone=None, desired=1, max=4)

@@ -120,7 +120,7 @@ SINCE = START - timedelta(hours=1)
         ),
     ],
 )
-def test_what_an_agent_reports(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
+def test_agent_status_in_the_pool_view(status: AgentStatus | None, fields: Mapping[str, Any]) -> None:
     fleet = spread_fleet()
     del fleet.agents[FIRST]
     if status is not None:
@@ -129,7 +129,7 @@ def test_what_an_agent_reports(status: AgentStatus | None, fields: Mapping[str, 
     assert {name: getattr(found, name) for name in fields} == fields
 
 
-def test_what_idle_has_marked() -> None:
+def test_idle_marks_are_in_the_pool_view() -> None:
     fleet = spread_fleet()
     assert not member(fleet).idle
     mark(fleet, 1, SINCE)
@@ -145,7 +145,7 @@ def test_what_idle_has_marked() -> None:
         pytest.param({"group": None}, False, id="of none"),
     ],
 )
-def test_who_is_a_member(changes: Mapping[str, Any], there: bool) -> None:
+def test_which_instances_are_members(changes: Mapping[str, Any], there: bool) -> None:
     fleet = spread_fleet()
     fleet.instances[FIRST] = replace(fleet.instances[FIRST], **changes)
     fleet.groups[A] = replace(fleet.groups[A], instance_ids=())
@@ -196,7 +196,7 @@ ON_DEMAND = {"type": "on-demand", "zone": None, "name": OD, "max": 2, "machine_t
         ),
     ],
 )  # fmt: skip
-def test_what_groups_cost(
+def test_group_prices_in_the_pool_view(
     prices: Prices, groups: list[Any], spot: str | None, on_demand: str | None, compared: str | None
 ) -> None:
     view = seen(spread_fleet(), prices, groups=groups)
@@ -206,7 +206,7 @@ def test_what_groups_cost(
     assert view.on_demand_usd == (None if compared is None else Decimal(compared))
 
 
-def test_what_is_reserved_has_no_price_of_its_own() -> None:
+def test_reserved_group_has_no_price() -> None:
     block = {"type": "reserved", "zone": "us-east-1a", "name": "batch-res", "max": 2, "reservation": "cr-1"}
     fleet = spread_fleet()
     fleet.groups["batch-res"] = replace(
@@ -229,7 +229,7 @@ def noted(fleet: FakeFleet, reason: Reason, kind: OutcomeKind, at: datetime) -> 
         pytest.param(5, OutcomeKind.NO_LONGER_TRUE, False, id="its end was off"),
     ],
 )
-def test_who_was_asked_to_drain(ago: int, kind: OutcomeKind, asked: bool) -> None:
+def test_which_instances_were_asked_to_drain(ago: int, kind: OutcomeKind, asked: bool) -> None:
     fleet = spread_fleet()
     noted(fleet, Reason.SURPLUS, kind, START - ago * MINUTE)
     assert member(fleet).asked is asked
@@ -239,7 +239,7 @@ def test_who_was_asked_to_drain(ago: int, kind: OutcomeKind, asked: bool) -> Non
 @pytest.mark.parametrize(
     ("ago", "ended"), [pytest.param(60, 1, id="an hour ago"), pytest.param(61, 0, id="longer ago")]
 )
-def test_what_counts_in_the_hour(ago: int, ended: int) -> None:
+def test_which_ends_count_in_the_last_hour(ago: int, ended: int) -> None:
     fleet = spread_fleet()
     noted(fleet, Reason.SURPLUS, OutcomeKind.DONE, START - ago * MINUTE)
     assert seen(fleet).ended_this_hour == ended
@@ -253,7 +253,7 @@ def test_what_counts_in_the_hour(ago: int, ended: int) -> None:
         pytest.param(Reason.SURPLUS, ActivityKind.ENDED, ActivityKind.ENDED, id="ended by choice"),
     ],
 )
-def test_what_drained_under_a_notice_was_lost(reason: Reason, kind: ActivityKind, as_kind: ActivityKind) -> None:
+def test_end_after_a_notice_is_a_loss(reason: Reason, kind: ActivityKind, as_kind: ActivityKind) -> None:
     fleet = spread_fleet()
     noted(fleet, reason, OutcomeKind.DONE, START - MINUTE)
     fleet.activities.append(Activity(id="1", group=A, kind=kind, at=START - MINUTE, instance_id=FIRST))

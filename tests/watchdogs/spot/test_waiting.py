@@ -49,7 +49,7 @@ def test_a_pass_does_not_wait_for_fallback() -> None:
     assert fleet.now == before
 
 
-def test_a_silent_zone_is_waited_for_once() -> None:
+def test_pass_waits_once_for_a_silent_zone() -> None:
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     silent(fleet, A, B)
@@ -71,7 +71,7 @@ def test_another_process_knows_which_zones_were_silent() -> None:
     assert sizes(fleet)[2] == 1
 
 
-def test_an_ask_that_got_lost_is_not_waited_for() -> None:
+def test_pass_does_not_wait_for_a_failed_request() -> None:
     fleet = spread_fleet()
     fleet.lose(instance(1).id)
     fleet.capacity[B] = 1
@@ -130,9 +130,7 @@ def unnoticed(fleet: FakeFleet, number: int) -> str:
         pytest.param({A: 0, B: 0, OD: 2}, (1, 1, 1), id="none gives"),
     ],
 )
-def test_a_loss_that_its_group_has_not_noticed_is_made_up_for_once(
-    capacity: dict[str, int], left: tuple[int, int, int]
-) -> None:
+def test_loss_unnoticed_by_its_group_is_replaced_once(capacity: dict[str, int], left: tuple[int, int, int]) -> None:
     fleet = spread_fleet()
     fleet.capacity = capacity
     lost = unnoticed(fleet, 1)
@@ -182,9 +180,7 @@ def test_a_group_that_notices_its_loss_while_the_pass_waits_has_answered() -> No
         pytest.param(4, {A: 4}, 0, id="spot is back for all"),
     ],
 )
-def test_what_was_asked_for_on_demand_and_is_needed_no_more_is_given_up(
-    target: int, capacity: dict[str, int], asked: int
-) -> None:
+def test_unneeded_on_demand_requests_are_withdrawn(target: int, capacity: dict[str, int], asked: int) -> None:
     fleet = idle_fleet(0)
     fleet.targets["batch"] = Target(pool="batch", value=4, version=1)
     fleet.capacity = {A: 0, B: 0, OD: 0}

@@ -38,7 +38,7 @@ def failed_boots(fake: FakeFleet, group: str) -> list[str]:
     ]
 
 
-def test_as_wanted_nothing_is_done() -> None:
+def test_complete_pool_needs_no_action() -> None:
     fake = spread_fleet()
     done = make_watchdog(fake).apply()
     assert not done.plan.acting and not done.outcomes
@@ -49,7 +49,7 @@ def test_as_wanted_nothing_is_done() -> None:
     }
 
 
-def test_a_loss_is_replaced_in_another_zone_before_anything_is_bought() -> None:
+def test_loss_is_replaced_in_another_zone_before_on_demand() -> None:
     fake = spread_fleet()
     fake.capacity[B] = 1
     fake.lose(instance(1).id)
@@ -58,7 +58,7 @@ def test_a_loss_is_replaced_in_another_zone_before_anything_is_bought() -> None:
     assert len(fake.alive(B)) == 2
 
 
-def test_without_spot_on_demand_is_bought_in_one_pass_and_given_back_after_the_hold() -> None:
+def test_on_demand_replaces_missing_spot_in_one_pass_and_ends_after_the_hold() -> None:
     fake = spread_fleet()
     watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
@@ -160,7 +160,7 @@ def test_a_pause_doubles_up_to_its_limit(refusals: int, minutes: float) -> None:
     assert pause(refusals, timedelta(minutes=20)) == timedelta(minutes=minutes)
 
 
-def test_one_is_given_back_at_a_time() -> None:
+def test_on_demand_instances_end_one_at_a_time() -> None:
     fake = spread_fleet()
     watchdog = make_watchdog(fake)
     fake.lose(instance(1).id)
@@ -205,7 +205,7 @@ def test_an_instance_under_notice_is_replaced_at_once_and_ended_when_it_has_drai
     assert fake.ended == [first]
 
 
-def test_what_its_group_is_ending_already_is_left_to_it() -> None:
+def test_instance_that_its_group_already_ends_is_left_to_it() -> None:
     fake = spread_fleet()
     fake.lingers = True
     first = instance(1).id
@@ -228,7 +228,7 @@ def test_what_its_group_is_ending_already_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("calls", [pytest.param(n, id=f"before call {n} after the end") for n in (1, 2)])
 @pytest.mark.parametrize("lingers", [True, False])
-def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
+def test_end_of_a_killed_pass_is_recorded_by_the_next(calls: int, lingers: bool) -> None:
     """Also while its group still ends the instance; and the boot that failed counts for its group."""
     fake = spread_fleet()
     fake.lingers = lingers
@@ -253,7 +253,7 @@ def test_an_end_of_a_killed_pass_is_settled(calls: int, lingers: bool) -> None:
     assert failed_boots(fake, A) == [first]
 
 
-def test_an_end_whose_group_left_the_settings_fails_no_later_pass() -> None:
+def test_unfinished_end_of_a_removed_group_does_not_fail_later_passes() -> None:
     """The cloud cannot be asked about a group that the fleet does not know any more."""
     fake = spread_fleet()
     first = instance(1).id
@@ -318,7 +318,7 @@ def test_a_kept_instance_of_an_unfinished_end_is_not_reported_as_ended() -> None
         pytest.param(DrainOwner.PERSON, 0, (), (1, 1, 1), id="a person"),
     ],
 )
-def test_what_the_idle_watchdog_drains_is_replaced_only_where_the_target_stays(
+def test_instance_drained_by_idle_is_replaced_only_if_the_target_stays(
     owner: DrainOwner, least: int, brakes: Sequence[BrakeKind], bought: tuple[int, int, int]
 ) -> None:
     fake = spread_fleet()
@@ -433,7 +433,7 @@ def test_a_lower_target_ends_the_marked_one_drained() -> None:
 
 
 @pytest.mark.parametrize("scope", ["all", "batch"])
-def test_paused_nothing_moves(scope: str) -> None:
+def test_paused_pool_has_no_actions(scope: str) -> None:
     fake = spread_fleet()
     fake.lose(instance(1).id)
     fake.brakes.append(

@@ -56,7 +56,7 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
         ),
     ],
 )
-def test_where_four_are_asked_for(seen: SpotPool, asked: Mapping[str, int]) -> None:
+def test_placement_of_four_requests(seen: SpotPool, asked: Mapping[str, int]) -> None:
     assert zones.place(seen, 4, START) == asked
 
 
@@ -114,11 +114,11 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
         ),
     ],
 )
-def test_one_more_than_the_spare(seen: SpotPool, extra: int) -> None:
+def test_when_one_extra_spare_lowers_the_risk(seen: SpotPool, extra: int) -> None:
     assert zones.extra(seen, seen.target + seen.spare, START) == extra
 
 
-def test_one_more_than_the_spare_is_asked_for() -> None:
+def test_extra_spare_is_requested() -> None:
     seen = pool(UNEVEN)
     groups = [group for group in seen.groups if group.name != "r"]
     (asked,) = decide([replace(seen, groups=groups)], START).acting
@@ -135,7 +135,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("state", "counts"), STATES)
-def test_which_spot_counts(state: Mapping[str, Any], counts: bool) -> None:
+def test_which_spot_instances_count_for_placement(state: Mapping[str, Any], counts: bool) -> None:
     assert zones.counts(pool(UNEVEN, more=[ready("one", "c", **state)]))["c"] == 1 + counts
 
 
@@ -173,12 +173,12 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
         ),
     ],
 )
-def test_where_a_move_may_go(seen: SpotPool, names: list[str]) -> None:
+def test_which_zones_can_receive_a_move(seen: SpotPool, names: list[str]) -> None:
     assert zones.reachable(seen, START) == names
 
 
 @pytest.mark.parametrize(("minutes", "believed"), [(19, True), (21, False)])
-def test_a_quota_is_believed_for_the_back_off(minutes: float, believed: bool) -> None:
+def test_quota_refusal_counts_during_the_backoff(minutes: float, believed: bool) -> None:
     seen = pool(UNEVEN, events=[happened("a", ActivityKind.QUOTA, minutes)])
     assert (zones.at_quota(seen, seen.groups[1], START) is not None) is believed
 
@@ -191,7 +191,7 @@ def test_a_quota_of_the_whole_account_counts_for_every_way_of_buying() -> None:
         assert (zones.at_quota(seen, on_demand, START) is not None) is account_wide
 
 
-def test_a_setback_speaks_against_a_zone_less_and_less() -> None:
+def test_penalty_of_a_loss_fades() -> None:
     found: list[float] = []
     for minutes in (0, 5, 10, 19, 21):
         seen = pool(UNEVEN, events=[happened("a", ActivityKind.PREEMPTED, minutes)])
@@ -226,7 +226,7 @@ def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPoo
     assert ("c" in {group.name for group in zones.unasked_groups(seen, START)}) is is_open
 
 
-def test_what_a_zone_refused_before_this_pass_does_not_answer_what_this_pass_asks() -> None:
+def test_refusal_before_the_request_is_not_its_answer() -> None:
     seen = looking(happened("c", NO_CAPACITY, 5), desired=2)
     asked = replace(seen, groups=[replace(g, awaited=g.name == "c") for g in seen.groups])
     assert "c" in {group.name for group in zones.unasked_groups(asked, START)}
@@ -269,12 +269,12 @@ def test_an_unanswered_request_is_cancelled(seen: SpotPool, to_size: int | None,
         pytest.param([40, 1190], 10, id="the same, after it would have ended"),
     ],
 )
-def test_when_a_zone_is_asked_again(refused_s_ago: list[float], again_in_s: float) -> None:
+def test_backoff_after_refusals(refused_s_ago: list[float], again_in_s: float) -> None:
     seen = pool(NOTHING, events=[happened("a", NO_CAPACITY, ago / 60) for ago in reversed(refused_s_ago)])
     assert asked_again_in(seen) == again_in_s
 
 
-def test_a_zone_that_gives_is_forgiven_its_refusals() -> None:
+def test_success_clears_earlier_refusals_of_a_zone() -> None:
     kinds = ((NO_CAPACITY, 10), (LAUNCHED, 5), (NO_CAPACITY, 0.25))
     seen = pool(NOTHING, events=[happened("a", kind, minutes) for kind, minutes in kinds])
     assert asked_again_in(seen) == 15
@@ -296,7 +296,7 @@ def asked_again_in(seen: SpotPool) -> int:
         pytest.param("o", 60, 10, 0, id="on-demand, which left by itself"),
     ],
 )
-def test_who_was_taken_young(group: str, lived_s: float, minutes_ago: float, young: int) -> None:
+def test_early_losses_from_activities(group: str, lived_s: float, minutes_ago: float, young: int) -> None:
     on_demand = GroupView(name="o", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9)
     seen = pool(UNEVEN, boot_expected=timedelta(minutes=5), events=lived(group, lived_s, minutes_ago))
     assert zones.taken_young(replace(seen, groups=[*seen.groups, on_demand]), START) == young
@@ -319,7 +319,7 @@ def lived(group: str, seconds: float, minutes: float) -> list[Activity]:
         pytest.param("o", 10, {}, 0, id="not spot"),
     ],
 )
-def test_who_was_taken_before_it_was_ready_by_the_ledger(
+def test_early_losses_from_recorded_boots(
     group: str, minutes_ago: float, changes: dict[str, Any], young: int
 ) -> None:
     left = left_booting(group, minutes_ago, **({"why": PREEMPTED} | changes))
@@ -328,7 +328,7 @@ def test_who_was_taken_before_it_was_ready_by_the_ledger(
     assert zones.taken_young(pool(UNEVEN, boots=left, events=[reported]), START) == young, "it counts once"
 
 
-def test_who_was_taken_behind_a_launch_hook_was_young() -> None:
+def test_loss_behind_a_launch_hook_is_an_early_loss() -> None:
     """Its launch is never over: no look saw it, and its group reports that it was being launched."""
     events = [
         replace(event, kind=ActivityKind.IN_PROGRESS) if event.kind is LAUNCHED else event
