@@ -30,8 +30,8 @@ def _spell(  # noqa: PLR0913 - what a spell is, in one place
 ) -> int:
     """Add a busy period that starts at a tick. Return the first tick after it."""
     length = max(1, round(random.lognormal(np.log(median), spread)))
-    room = len(column[at : at + length])
-    column[at : at + length] = np.clip(level * random.lognormal(0, 0.5, room), 0.02, 1)
+    count = len(column[at : at + length])
+    column[at : at + length] = np.clip(level * random.lognormal(0, 0.5, count), 0.02, 1)
     return at + length
 
 

@@ -65,7 +65,7 @@ def run() -> Iterator[Table]:
         folder = Path(name)
         model, size, sync_s = _synced(folder)
         imports, starts = _started(vllm, model, folder / "log")
-        yield _told_apart(size, sync_s, imports, starts[PLAIN])
+        yield _startup_parts(size, sync_s, imports, starts[PLAIN])
         yield _formats(size, starts)
 
 
@@ -94,12 +94,12 @@ def _started(vllm: Path, model: Path, log: Path) -> tuple[float, dict[str, _Star
     """
     order = [(label, cold) for _ in range(ROUNDS) for label in FORMATS for cold in (False, True)]
     jobs = [{"model": str(model), "cold": cold, "options": FORMATS[label]} for label, cold in order]
-    with log.open("w") as words:
+    with log.open("w") as output:
         done = subprocess.run(
             [str(vllm / "bin" / "python"), str(INSIDE)],
             input=json.dumps(jobs),
             stdout=subprocess.PIPE,
-            stderr=words,
+            stderr=output,
             text=True,
             timeout=LIMIT_S,
             check=False,
@@ -123,19 +123,19 @@ def _median(starts: Sequence[Mapping[str, float]], part: str) -> float:
     return statistics.median(one[part] for one in starts)
 
 
-def _told_apart(size: int, sync_s: float, imports: float, plain: _Starts) -> Table:
+def _startup_parts(size: int, sync_s: float, imports: float, plain: _Starts) -> Table:
     load, engine = _median(plain.warm, "load"), _median(plain.warm, "engine")
     parts = {
         "sync from a bucket on loopback, each chunk verified": sync_s,
         "vLLM's imports": imports,
         "model built and filled": load,
-        "the rest of the engine's start": engine - load,
+        "other parts of the engine's start": engine - load,
         "first token": _median(plain.warm, "token"),
     }
     whole = sum(parts.values())
     rows = [(name, f"{seconds:.2f}", f"{100 * seconds / whole:.0f} %") for name, seconds in parts.items()]
     return Table(
-        title=f"Cold start of a model of {size / 1e6:.0f} MB, told apart",
+        title=f"Cold start of a model of {size / 1e6:.0f} MB, by part",
         columns=("part", "s", "share"),
         rows=(*rows, ("whole", f"{whole:.2f}", "")),
         notes=(

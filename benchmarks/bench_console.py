@@ -38,7 +38,7 @@ from tests.fixtures.console.fleet import NOW, document, instance
 from tests.fixtures.console.pages import TOKEN, FakeBook, serving
 
 INSTANCES, POOLS = 5_000, 200
-_WORDS = (("--help",), ("--no-costs",), (), ("--json",), ("--costs",))
+_COMMANDS = (("--help",), ("--no-costs",), (), ("--json",), ("--costs",))
 
 
 def run() -> Iterator[Table]:
@@ -77,8 +77,8 @@ def run() -> Iterator[Table]:
         notes=(
             "Medians of five rounds, without the time that cloud, Prometheus and ledger take to answer (eight queries"
             " for a whole fleet, none for each instance).",
-            "First contentful paint of the page in headless Chromium, from the navigation on: "
-            + ("no Chromium here." if painted is None else f"{painted:.2f} s (median of five)."),
+            "First contentful paint of the page in headless Chromium, since the navigation: "
+            + ("Chromium is not installed." if painted is None else f"{painted:.2f} s (median of five)."),
         ),
     )
     yield _commands()
@@ -132,7 +132,7 @@ def _commands() -> Table:
         _passed(load_one(str(document)), engine)
         engine.dispose()
         environment = bench_idle_pass.environment() | {"GPUFLEET_FLEET": str(document)}
-        rows = [_command(words, environment) for words in _WORDS]
+        rows = [_command(arguments, environment) for arguments in _COMMANDS]
     return Table(
         title=f"`gpufleet status` as a whole: {INSTANCES:,} instances in {POOLS} pools",
         columns=("command", "wall s", "CPU s"),
@@ -140,7 +140,7 @@ def _commands() -> Table:
         notes=(
             "Best of three, the start of the process included. AWS answers pages of 1,000 instances, Prometheus six"
             " queries with a number for each instance; the costs of the hour and of today are those that the last"
-            " pass of the cost watchdog left in the ledger; `--costs` adds them up anew, from a day by the hour.",
+            " pass of the cost watchdog left in the ledger; `--costs` computes them again, from a day by the hour.",
             f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         ),
     )
@@ -159,15 +159,15 @@ def _passed(document: FleetDocument, engine: Engine) -> None:
     cost_sums.store_sums(document, engine, now)
 
 
-def _command(words: tuple[str, ...], environment: dict[str, str]) -> tuple[str, str, str]:
+def _command(arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[str, str, str]:
     """Return the fastest of three runs. Raises CalledProcessError if the command fails."""
     found: list[tuple[float, float]] = []
     for _ in range(3):
         began, before = time.perf_counter(), os.times()
-        command = [sys.executable, "-m", "cli.main", "status", *words]
+        command = [sys.executable, "-m", "cli.main", "status", *arguments]
         subprocess.run(command, env=environment, capture_output=True, check=True, timeout=300)
         after = os.times()
         cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
         found.append((time.perf_counter() - began, cpu_s))
     wall_s, cpu_s = min(found)
-    return f"gpufleet status {' '.join(words)}".strip(), f"{wall_s:.2f}", f"{cpu_s:.2f}"
+    return f"gpufleet status {' '.join(arguments)}".strip(), f"{wall_s:.2f}", f"{cpu_s:.2f}"

@@ -203,8 +203,8 @@ def child(url: str, instances: int) -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         read = store.samples - before
         wall, cpu = store.took.wall_s - took.wall_s, store.took.cpu_s - took.cpu_s
-        words = (number, f"{spent.wall_s - wall:.1f}", f"{spent.cpu_s - cpu:.1f}", f"{peak} MB", f"{done[0]:,}")
-        print(*words, f"{read:,}", sep=";")
+        cells = (number, f"{spent.wall_s - wall:.1f}", f"{spent.cpu_s - cpu:.1f}", f"{peak} MB", f"{done[0]:,}")
+        print(*cells, f"{read:,}", sep=";")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def run() -> Iterator[Table]:
         title="Calls of that pass, by operation",
         columns=("operation", *(f"{one.instances:,} instances" for one in took)),
         rows=tuple((name, *(str(one.calls.get(name, 0)) for one in took)) for name in names),
-        notes=("The node agents of the quiet instances are asked beside these, each once.",),
+        notes=("The node agents of the quiet instances are queried in addition, each once.",),
     )
 
 

@@ -42,7 +42,7 @@ TESTS: Final = (
     "gpufleet/costs/test_charges_in_full.py",
     "gpufleet/prices/test_prices_in_full.py",
 )
-_ROOMS: Final = ("gpufleet",)
+_PACKAGES: Final = ("gpufleet",)
 
 
 class Verdict(StrEnum):
@@ -110,8 +110,8 @@ def _counts(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def _copy(work: Path) -> None:
-    for room in _ROOMS:
-        shutil.copytree(ROOT / room, work / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in _PACKAGES:
+        shutil.copytree(ROOT / package, work / package, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("data", "fixtures"):
         shutil.copytree(ROOT / "tests" / folder, work / "tests" / folder)
     shutil.copy(ROOT / "tests" / "conftest.py", work / "tests")
@@ -121,7 +121,7 @@ def _copy(work: Path) -> None:
     arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures", "--import-mode=importlib",
                  "--hypothesis-seed=0"]  # fmt: skip
     settings: dict[str, object] = {
-        "source_paths": list(_ROOMS),
+        "source_paths": list(_PACKAGES),
         "only_mutate": list(MODULES),
         "also_copy": ["tests"],
         "pytest_add_cli_args": arguments,

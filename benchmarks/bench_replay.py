@@ -128,12 +128,12 @@ def _requests() -> Table:
 
 def _recorded(source: Path | None) -> Iterator[Table]:
     """Yield tables of the rules on available recorded histories."""
-    said = "not here" if source is not None else f"not here: {recorded.FOLDER} names no folder"
+    missing = "missing" if source is not None else f"missing: set {recorded.FOLDER} to a folder"
     there = {name for name in recorded.DATA_SETS if source is not None and (source / name).is_dir()}
     yield Table(
         title="Recorded histories at hand",
         columns=("data set", "played by"),
-        rows=tuple((name, f"replay {by}" if name in there else said) for name, by in recorded.DATA_SETS.items()),
+        rows=tuple((name, f"replay {by}" if name in there else missing) for name, by in recorded.DATA_SETS.items()),
     )
     if source is None:
         return

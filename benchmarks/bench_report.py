@@ -98,9 +98,9 @@ def _page(url: str, folder: Path) -> tuple[str, ...]:
     }))  # fmt: skip
     out = folder / "report.html"
     span = ["--since", fleet_ledger.SINCE.isoformat(), "--until", fleet_ledger.until(DAYS).isoformat()]
-    words = ["report", "cost", "--fleet", str(document), *span, "--format", "html", "--out", str(out)]
+    arguments = ["report", "cost", "--fleet", str(document), *span, "--format", "html", "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, "-c", _WRITER, *words], capture_output=True, text=True, timeout=1_800, check=False
+        [sys.executable, "-c", _WRITER, *arguments], capture_output=True, text=True, timeout=1_800, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-2_000:])

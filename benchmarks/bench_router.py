@@ -230,7 +230,7 @@ def _cpu_s(way: Way) -> float:
 def _time(text: str, share: str) -> float:
     match = re.search(rf"\s{share}\s+([\d.]+)(us|ms|s)", text)
     if match is None:
-        raise ValueError(f"wrk tells no {share}: {text[-300:]}")
+        raise ValueError(f"wrk reports no {share}: {text[-300:]}")
     return float(match[1]) * _UNITS[match[2]]
 
 

@@ -88,7 +88,7 @@ def _large_pool(folder: Path) -> Table:
         everything = _timed(router, lambda: router.fleet.machines.update(first), lambda n: len(n) == REPLICAS)
         reloads = router.controller.reloads
         one = _timed(router, lambda: router.fleet.machines.update(machines), lambda names: last in names)
-        gone = _timed(router, lambda: router.fleet.machines.pop(last), lambda names: last not in names)
+        removed = _timed(router, lambda: router.fleet.machines.pop(last), lambda names: last not in names)
         router.add("serving")
         router.ready("serving")
         served = _timed(router, lambda: router.fleet.machines.pop("serving"), lambda names: "serving" not in names)
@@ -96,8 +96,11 @@ def _large_pool(folder: Path) -> Table:
     rows = (
         (f"{REPLICAS} replicas at once", f"{everything:.2f}"),
         ("one more", f"{one:.2f}"),
-        ("one gone that took no requests any more", f"{gone:.2f}"),
-        ("one gone that was serving (0.5 s of it is patience: clouds forget for a moment)", f"{served:.2f}"),
+        ("one removed that received no requests", f"{removed:.2f}"),
+        (
+            "one removed while it served (0.5 s of it is a wait, because inventories can omit instances briefly)",
+            f"{served:.2f}",
+        ),
     )
     return Table(
         title=f"Router: a change in a pool of {REPLICAS} replicas",

@@ -35,7 +35,7 @@ BLOCKS = 6_000
 class Cache:
     """An LRU block cache. A block is a hit only if all blocks before it are hits."""
 
-    room: int
+    capacity: int
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
 
     def serve(self, prompt: list[int]) -> int:
@@ -48,7 +48,7 @@ class Cache:
         for block in prompt:
             self.blocks[block] = None
             self.blocks.move_to_end(block)
-        while len(self.blocks) > self.room:
+        while len(self.blocks) > self.capacity:
             self.blocks.popitem(last=False)
         return hits
 
@@ -128,5 +128,5 @@ def _served(prompts: list[list[int]], ask: Callable[[list[dict[str, Any]]], str]
 
 
 def _messages(prompt: list[int]) -> list[dict[str, Any]]:
-    system, *rest = [f"block {block} of the prompt, with words of its own. " * 2 for block in prompt]
+    system, *rest = [f"block {block} of the prompt, with its own text. " * 2 for block in prompt]
     return [{"role": "system", "content": system}, {"role": "user", "content": "".join(rest)}]

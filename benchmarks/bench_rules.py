@@ -111,7 +111,7 @@ def _measured(gpus: int) -> _Found:
     ) as (url, process):  # fmt: skip
         until = time.monotonic() + LIMIT_S
         while len(given) < pages or len(_asked(url, 'up{job=~"page-.*"} == 1')) < pages:
-            _patience(until, f"{len(given)} of {pages} pages were read")
+            _wait_until(until, f"{len(given)} of {pages} pages were read")
         groups = _groups(url, datetime.now(UTC), until)
         took = {rule["name"]: rule["evaluationTime"] for group in groups for rule in group["rules"]}
         queries: dict[str, float] = {}
@@ -138,10 +138,10 @@ def _groups(url: str, after: datetime, until: float) -> list[dict[str, Any]]:
             datetime.fromisoformat(group["lastEvaluation"][:19] + "+00:00") > after for group in groups
         ):
             return groups
-        _patience(until, "rules were not evaluated")
+        _wait_until(until, "rules were not evaluated")
 
 
-def _patience(until: float, what: str) -> None:
+def _wait_until(until: float, what: str) -> None:
     if time.monotonic() > until:
         raise RuntimeError(f"Prometheus was too slow: {what}")
     time.sleep(1)

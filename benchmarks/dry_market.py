@@ -34,7 +34,7 @@ class DryMarket:
         self.groups = AwsGroups(self.calls)
         self.inventory = AwsInventory(self.calls, REGION, document.environment, document.owned_groups())
         self._environment = document.environment
-        self._world = fleet
+        self._fleet = fleet
         self._types = {group.name: group.type for pool in document.pools for group in pool.groups}
         self._zones = {group.name: group.zone for pool in document.pools for group in pool.groups}
         self._state = "Pending:Wait" if hooks else "InService"
@@ -47,7 +47,7 @@ class DryMarket:
         for name, kind in self._types.items():
             if kind is CapacityType.SPOT:
                 for number in range(span // every, 0, -1):
-                    self._note(name, self._world.now - number * every)
+                    self._note(name, self._fleet.now - number * every)
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Return desired and actual size by group."""
@@ -63,12 +63,12 @@ class DryMarket:
             while len(self._members[name]) < size:
                 self._launch(name)
         elif size > len(self._members[name]):
-            self._note(name, self._world.now)
+            self._note(name, self._fleet.now)
 
     def _launch(self, name: str) -> None:
         key = f"i-{sum(map(len, self._members.values())):017x}"
         if self._state != "InService":
-            self._world.agents[key] = replace(READY, phase=Phase.CACHE, ready=False)
+            self._fleet.agents[key] = replace(READY, phase=Phase.CACHE, ready=False)
         self._members[name].append(
             {
                 "InstanceId": key,
@@ -76,7 +76,7 @@ class DryMarket:
                 "LifecycleState": self._state,
                 "State": {"Name": "running"},
                 "Placement": {"AvailabilityZone": f"{REGION}a"},
-                "LaunchTime": self._world.now,
+                "LaunchTime": self._fleet.now,
                 "Tags": [
                     {"Key": tags.ENVIRONMENT, "Value": self._environment},
                     {"Key": "aws:autoscaling:groupName", "Value": name},

@@ -131,7 +131,7 @@ def _engine(quiet: bool, at: float) -> dict[str, float]:
         "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
         "tokens0": 1e6 * busy, "tokens1": 2e5 * busy, "sum": 6 * busy,
         **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
-        **dict.fromkeys(("telling0", "telling1", "telling2", "telling3"), 1.0),
+        **dict.fromkeys(("reporting0", "reporting1", "reporting2", "reporting3"), 1.0),
     }  # fmt: skip
 
 

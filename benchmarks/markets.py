@@ -46,7 +46,7 @@ NINE_ZONES: Final = (
 )
 
 
-def generate(regions: Sequence[Region], days: float, seed: int, room: int = 16) -> tuple[list[str], np.ndarray]:
+def generate(regions: Sequence[Region], days: float, seed: int, capacity: int = 16) -> tuple[list[str], np.ndarray]:
     """Return names of zones, and available instances by tick and zone. The number is 0 or the argument's, because a
     zone fails as a whole.
     """
@@ -59,11 +59,11 @@ def generate(regions: Sequence[Region], days: float, seed: int, room: int = 16) 
         for number, share in enumerate(region.zones):
             own = _runs(random, ticks, share, cycle_h=9.0)
             names.append(f"{region.name}{'abcdef'[number]}")
-            columns.append(np.where(whole & own, room, 0))
+            columns.append(np.where(whole & own, capacity, 0))
     return names, np.stack(columns, axis=1)
 
 
-def crossing(regions: Sequence[Region], days: float, seed: int, room: int = 16) -> tuple[list[str], np.ndarray]:
+def crossing(regions: Sequence[Region], days: float, seed: int, capacity: int = 16) -> tuple[list[str], np.ndarray]:
     """Like `generate`, but a zone has capacity while its demand is below a threshold. The threshold is the quantile
     that matches the zone's share of up time.
     """
@@ -77,7 +77,7 @@ def crossing(regions: Sequence[Region], days: float, seed: int, room: int = 16) 
         for number, share in enumerate(region.zones):
             names.append(f"{region.name}{'abcdef'[number]}")
             enough = np.quantile(demand[:, number], region.up * share)
-            columns.append(np.where(demand[:, number] < enough, room, 0))
+            columns.append(np.where(demand[:, number] < enough, capacity, 0))
     return names, np.stack(columns, axis=1)
 
 
@@ -115,11 +115,11 @@ MARKETS: Final = {"regions at once": generate, "zone by zone": crossing}
 """Generators by the way in which zones fail."""
 
 
-def write(path: Path, names: Sequence[str], room: np.ndarray) -> None:
+def write(path: Path, names: Sequence[str], capacity: np.ndarray) -> None:
     """Write a file that `gpufleet replay spot` reads."""
     with path.open("w", encoding="utf-8") as file:
         file.write("time_s,zone,available\n")
-        for tick, row in enumerate(room):
+        for tick, row in enumerate(capacity):
             file.writelines(
                 f"{tick * STEP:.0f},{name},{count}\n" for name, count in zip(names, row.tolist(), strict=True)
             )

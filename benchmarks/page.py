@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 TITLE: Final = (
-    "# Benchmarks\n\nWritten by `make bench`; each part says when and where it was measured. Two machines of one "
-    "description may differ by half: what compares is a ratio of one run.\n"
+    "# Benchmarks\n\nWritten by `make bench`; each section states when and where it was measured. Two machines of "
+    "the same type may differ by half, so compare only ratios within one run.\n"
 )
 _SECTION: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
 

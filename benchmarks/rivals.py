@@ -83,15 +83,15 @@ def _absent(name: str, remedy: str) -> str:
 @contextmanager
 def _running(folder: Path, name: str, command: list[str]) -> Iterator[Rival | str]:
     port, log = free_port(), folder / f"{name}.log"
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)], cwd=folder, stdout=said, stderr=said
+            [*command, "--host", "127.0.0.1", "--port", str(port)], cwd=folder, stdout=output, stderr=output
         )
     try:
         url = f"http://127.0.0.1:{port}"
         if why := _refusal(url):
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            yield f"{name} did not answer ({why}); its last words: {' '.join(last)[-200:] or 'none'}."
+            yield f"{name} did not answer ({why}); its last output line: {' '.join(last)[-200:] or 'none'}."
         else:
             yield Rival(name=name, url=url, process=process.pid)
     finally:

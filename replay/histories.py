@@ -75,7 +75,7 @@ def load_market(path: Path) -> MarketHistory:
     times, codes, zones = table.numbers["time_s"], table.codes["zone"], table.names["zone"]
     starts = rows.ticks(table, times)
     if len(starts) < 3:
-        raise TraceError(f"{path}: one moment only; a history has at least two")
+        raise TraceError(f"{path}: contains only one time; expected at least two")
     tick = rows.tick_of_row(starts)
     rows.no_doubles(table, "zone", tick, codes, len(zones))
 
@@ -141,7 +141,7 @@ def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
     starts = rows.ticks(table, times)
     shape = (len(starts) - 1, len(replicas))
     if shape[0] < 2:
-        raise TraceError(f"{path}: one moment only; a history has at least two")
+        raise TraceError(f"{path}: contains only one time; expected at least two")
     times, tick = times[starts[:-1]], rows.tick_of_row(starts)
     rows.no_doubles(table, "replica", tick, codes, shape[1])
     pools, pool_names = _pools(table, codes)
@@ -149,8 +149,8 @@ def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
     if len(over := np.flatnonzero(active > 1)):
         row = int(over[0])
         raise TraceError(
-            f"{path}, line {table.lines.of(row)}: gpu_active is {active[row]:g}; it is a share from 0 to 1,"
-            " and percent is another metric"
+            f"{path}, line {table.lines.of(row)}: gpu_active is {active[row]:g}; expected a share from 0 to 1,"
+            " not percent"
         )
     running, waiting = table.numbers["requests_running"], table.numbers["requests_waiting"]
     fields = (active, running, waiting, table.numbers["tokens_total"])
@@ -195,14 +195,14 @@ def _pools(table: Table, codes: rows.Codes) -> tuple[npt.NDArray[np.int32] | Non
     if given is None or not names:
         return None, ()
     found = np.full(len(replicas), -1, dtype=np.int32)
-    said = slice(None) if given.min() >= 0 else np.flatnonzero(given >= 0)
-    found[codes[said][::-1]] = given[said][::-1]
+    named = slice(None) if given.min() >= 0 else np.flatnonzero(given >= 0)
+    found[codes[named][::-1]] = given[named][::-1]
     strange = np.flatnonzero((found[codes] != given) & (given >= 0))
     if len(strange):
         row = int(strange[0])
         name = replicas[int(codes[row])]
         raise TraceError(
-            f"{table.path}, line {table.lines.of(row)}: replica {name!r} was in another pool before; it has one"
+            f"{table.path}, line {table.lines.of(row)}: replica {name!r} changes its pool; a replica has only one"
         )
     alone = np.flatnonzero(found < 0)
     found[alone] = np.arange(len(names), len(names) + len(alone))
@@ -230,7 +230,7 @@ def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
         times = table.numbers["time_s"]
         rows.ticks(table, times)
         if times[0] == times[-1]:
-            raise TraceError(f"{path}: one moment only; a history of rates has at least two")
+            raise TraceError(f"{path}: contains only one time; expected at least two")
         return _of_rates(times, table.numbers["rate_rps"], tokens_per_request or USUAL_REQUEST)
     table = rows.read(path, _REQUESTS)
     times, tokens = table.numbers["time_s"], table.numbers["input_tokens"] + table.numbers["output_tokens"]

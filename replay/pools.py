@@ -111,10 +111,10 @@ def at_rest(activity: ActivityHistory) -> Bools:
     is not idle.
     """
     found: Bools = np.zeros_like(activity.work)
-    heard: Bools = activity.reported | activity.work  # a row that shows work is valid without its other fields
+    known: Bools = activity.reported | activity.work  # a row that shows work is valid without its other fields
     now = np.zeros(len(activity.replicas), dtype=np.bool_)
     newest = now.copy()
-    for tick, there in enumerate(heard):
+    for tick, there in enumerate(known):
         idle = ~activity.work[tick]
         # before the history starts, replicas are assumed idle
         now[there] = (idle & (newest | (tick == 0)))[there]
@@ -135,14 +135,14 @@ class _Pool:
     _running: Bools = field(init=False)
     _ready_at: Ints = field(init=False)
     """First tick in which each replica is ready."""
-    _rests: Bools = field(init=False)
+    _idle: Bools = field(init=False)
 
     def __post_init__(self) -> None:
         # in single precision 0.4 + 0.4 exceeds 0.8, and the rule would request one replica too many
         self._demand = [round(work, 6) for work in self.activity.active.sum(axis=1, dtype=np.float64).tolist()]
         self._running = np.ones(len(self.activity.replicas), dtype=np.bool_)
         self._ready_at = np.zeros(len(self.activity.replicas), dtype=np.int64)
-        self._rests = at_rest(self.activity)
+        self._idle = at_rest(self.activity)
 
     def step(self, tick: int, boot: int, score: IdleScore) -> None:
         """Replay one tick. `boot` is the number of ticks from launch to ready."""
@@ -158,7 +158,7 @@ class _Pool:
         score.unserved += max(0.0, demand - self.capacity * int(serves.sum())) * self.activity.step
         # a launch costs from its own tick; a stop saves from the next tick
         score.saved_rows += size - int(self._running.sum())
-        candidates = np.flatnonzero(serves & self._rests[tick]).tolist()
+        candidates = np.flatnonzero(serves & self._idle[tick]).tolist()
         spare = min(up, ready) - target
         if spare > 0 and candidates:
             self._stop(tick, self.rule.victims(tick, candidates, spare), score)
@@ -171,4 +171,4 @@ class _Pool:
             self._running[replica] = False
             score.stops += 1
             # all candidates are idle: this counts stops of replicas that are not candidates
-            score.wrong_stops += not self._rests[tick, replica]
+            score.wrong_stops += not self._idle[tick, replica]

@@ -118,7 +118,7 @@ def read(path: Path, columns: Sequence[Column]) -> Table:
                 parts[column.name].append(_floats(path, column, raw, first, lines))
         first += batch.num_rows
     if first == 0:
-        raise TraceError(f"{path}: no rows below the header")
+        raise TraceError(f"{path}: has no rows below the header")
     return Table(
         path=str(path),
         numbers={column.name: np.concatenate(parts[column.name]) for column in wanted if not column.text},
@@ -158,7 +158,7 @@ def ticks(table: Table, times: Floats) -> Indices:
     if len(beyond):
         row = int(beyond[0])
         where = f"{table.path}, line {table.lines.of(row)}"
-        raise TraceError(f"{where}: time_s {times[row]:g} is beyond every date; seconds are wanted")
+        raise TraceError(f"{where}: time_s {times[row]:g} is not a valid date; expected seconds")
     steps = np.diff(times)
     back = np.flatnonzero(steps < 0)
     if len(back):
@@ -188,7 +188,7 @@ def _header(path: Path, columns: Sequence[Column]) -> Sequence[str]:
 @contextmanager
 def _open(path: Path) -> Generator[Any]:
     if path.is_fifo():  # a second open of a pipe would block forever
-        raise TraceError(f"{path} is a pipe, and a history is read more than once: write it to a file first")
+        raise TraceError(f"{path} is a pipe, but a history is read more than once: write it to a file first")
     try:
         stream = arrow.input_stream(str(path), compression=_compression(path))
     except OSError as error:
@@ -219,14 +219,16 @@ def _first_line(start: bytes) -> tuple[bytes, bytes]:
 def _names(path: Path, columns: Sequence[Column], header: bytes) -> Sequence[str]:
     line = header.decode("utf-8-sig", "replace").strip()
     if not line and columns:
-        raise TraceError(f"{path}, line 1: no header; it is {','.join(column.name for column in columns)}")
+        raise TraceError(
+            f"{path}, line 1: the header is missing; expected {','.join(column.name for column in columns)}"
+        )
     found = [name.strip().strip('"') for name in line.split(",")]
     missing = [column.name for column in columns if not column.optional and column.name not in found]
     if missing:
         wanted = ",".join(column.name for column in columns)
-        raise TraceError(f"{path}, line 1: no column {', '.join(missing)}; the header is {wanted}")
+        raise TraceError(f"{path}, line 1: column {', '.join(missing)} is missing; expected the header {wanted}")
     if len(set(found)) != len(found):
-        raise TraceError(f"{path}, line 1: a column is named twice")
+        raise TraceError(f"{path}, line 1: the header names a column twice")
     return found
 
 
@@ -268,10 +270,10 @@ def _read(
     try:
         return arrow_csv.read_csv(arrow.BufferReader(block), **options)
     except arrow.ArrowInvalid as error:
-        raise TraceError(_in_words(path, str(error), names, line_of)) from error
+        raise TraceError(_message(path, str(error), names, line_of)) from error
 
 
-def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[int], int]) -> str:
+def _message(path: Path, error: str, names: Sequence[str], line_of: Callable[[int], int]) -> str:
     """Replace the row and column of an Arrow error with line and name: `In CSV column #2: Row #3: CSV conversion
     error to double: invalid value 'x'`.
 
@@ -279,10 +281,10 @@ def _in_words(path: Path, error: str, names: Sequence[str], line_of: Callable[[i
     UTF-8.
     """
     if found := re.search(r"column #(\d+): Row #(\d+): .*invalid (?:value '(.*)'|UTF8)", error, re.DOTALL):
-        what = "is no UTF-8" if found[3] is None else f"is {_short(found[3])}, a number is wanted"
+        what = "is not valid UTF-8" if found[3] is None else f"is {_short(found[3])}; expected a number"
         return f"{path}, line {line_of(int(found[2]))}: {names[int(found[1])]} {what}"
     if found := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", error):
-        return f"{path}, line {line_of(int(found[1]))}: {found[3]} fields, the header has {found[2]}"
+        return f"{path}, line {line_of(int(found[1]))}: {found[3]} fields; the header has {found[2]}"
     return f"{path}: {error}"
 
 
@@ -309,11 +311,11 @@ def _floats(path: Path, column: Column, raw: Any, first: int, lines: LineNumbers
 
 def _wanted(column: Column) -> str:
     if column.text:
-        return ", a name is wanted"
+        return "; expected a name"
     if column.at_least is None:
-        return ", a number is wanted"
+        return "; expected a number"
     to = "up" if column.at_most is None else f"to {column.at_most:g}"
-    return f", a number from {column.at_least:g} {to} is wanted"
+    return f"; expected a number from {column.at_least:g} {to}"
 
 
 def _codes(raw: Any, known: dict[str, int]) -> Codes:

@@ -33,11 +33,11 @@ def load_runs(folder: Path) -> ActivityHistory:
     folder = folder / AMONG_OTHERS if (folder / AMONG_OTHERS).is_dir() else folder
     for name in (RUNS, DEMAND):
         if not (folder / name).is_file():
-            raise TraceError(f"{folder}: no {name}; a folder of run lengths has {RUNS} and {DEMAND}")
+            raise TraceError(f"{folder}: {name} is missing; a folder of run lengths contains {RUNS} and {DEMAND}")
     demand, runs = rows.read(folder / DEMAND, _DEMAND), rows.read(folder / RUNS, _RUNS)
     times = demand.numbers["time_s"]
     if len(times) < 2 or not (np.diff(times) > 0).all():
-        raise TraceError(f"{folder / DEMAND}: time_s must rise from row to row, with two rows at least")
+        raise TraceError(f"{folder / DEMAND}: time_s must increase from row to row, with at least two rows")
     shape = (len(times), len(runs.names["replica"]))
     reported, work = np.zeros(shape, dtype=np.bool_), np.zeros(shape, dtype=np.bool_)
     begins = np.searchsorted(times, runs.numbers["start_s"] - CLOCKS).tolist()
@@ -46,7 +46,7 @@ def load_runs(folder: Path) -> ActivityHistory:
     for row, (replica, begin, end, works) in enumerate(zip(columns, begins, ends, working, strict=True)):
         if end > len(times) or reported[begin:end, replica].any():
             last = f"{folder / RUNS}, line {runs.lines.of(row)}: the run"
-            wrong = f"ends at tick {end} of {len(times)}" if end > len(times) else "overlaps the one before"
+            wrong = f"ends at tick {end} of {len(times)}" if end > len(times) else "overlaps the previous one"
             raise TraceError(f"{last} of replica {runs.names['replica'][replica]!r} {wrong}")
         reported[begin:end, replica] = works >= 0  # NaN: no sample
         work[begin:end, replica] = works > 0

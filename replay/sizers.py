@@ -17,7 +17,7 @@ NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
 MOST: Final = 1_000_000
 ROOT: Final = 0.75
 """Spare replicas of the peak-root rule, per square root of the highest demand of an hour."""
-CALM: Final = 300.0
+STABLE_AFTER: Final = 300.0
 """Seconds without queueing before a queue-threshold rule removes a replica."""
 ROUNDING: Final = 5e-7
 """Tolerance of a demand in replicas: demand is a sum of fractions with a resolution of one millionth."""
@@ -143,18 +143,18 @@ class PeakRoot:
 class Threshold:
     """Adds a replica while work queues. Removes one when the others could serve all work for five minutes."""
 
-    calm_since: float | None = None
+    stable_since: float | None = None
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         demand -= ROUNDING
         if demand > ready or queue.requests > 0:
-            self.calm_since = None
+            self.stable_since = None
             return running + 1
         if running <= 1 or demand > running - 1:
-            self.calm_since = None
+            self.stable_since = None
             return running
-        self.calm_since = at if self.calm_since is None else self.calm_since
-        if at - self.calm_since < CALM:
+        self.stable_since = at if self.stable_since is None else self.stable_since
+        if at - self.stable_since < STABLE_AFTER:
             return running
-        self.calm_since = at
+        self.stable_since = at
         return running - 1

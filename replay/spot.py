@@ -152,14 +152,14 @@ def play(market: MarketHistory, terms: SpotTerms, rule: SpotRule) -> SpotScore:
     for tick, length in enumerate(lengths):
         state.now = float(market.times[tick])
         state.prices = None if market.prices is None else market.prices[tick].tolist()
-        room = market.available[tick].astype(np.int64).tolist()
-        _lose(state, room, score)
-        _ask(state, rule, room, score, numbers)
+        capacity = market.available[tick].astype(np.int64).tolist()
+        _lose(state, capacity, score)
+        _ask(state, rule, capacity, score, numbers)
         _count(state, length, score)
     return score
 
 
-def _lose(state: RuleState, room: Sequence[int], score: SpotScore) -> None:
+def _lose(state: RuleState, capacity: Sequence[int], score: SpotScore) -> None:
     """Remove the newest instances that exceed the capacity of their zone."""
     state.lost, state.refused = [], []
     held: dict[int, list[ReplayInstance]] = {}
@@ -167,12 +167,12 @@ def _lose(state: RuleState, room: Sequence[int], score: SpotScore) -> None:
         if machine.place != ON_DEMAND:
             held.setdefault(machine.place, []).append(machine)
     for place, there in held.items():
-        state.lost += there[room[place] :]
+        state.lost += there[capacity[place] :]
     _remove(state, {machine.number for machine in state.lost})
     score.preemptions += len(state.lost)
 
 
-def _ask(state: RuleState, rule: SpotRule, room: Sequence[int], score: SpotScore, numbers: Iterator[int]) -> None:
+def _ask(state: RuleState, rule: SpotRule, capacity: Sequence[int], score: SpotScore, numbers: Iterator[int]) -> None:
     """Call the rule and apply its changes until it requests none."""
     rounds = ROUNDS + 2 * (state.terms.target + state.terms.spare) + len(state.zones)
     for _ in range(rounds):
@@ -182,7 +182,7 @@ def _ask(state: RuleState, rule: SpotRule, room: Sequence[int], score: SpotScore
         state.lost, state.refused = [], []
         held = Counter(machine.place for machine in state.machines)
         for place in moves.launch:
-            if place != ON_DEMAND and held[place] >= room[place]:
+            if place != ON_DEMAND and held[place] >= capacity[place]:
                 state.refused.append(place)
                 continue
             held[place] += 1
@@ -190,7 +190,7 @@ def _ask(state: RuleState, rule: SpotRule, room: Sequence[int], score: SpotScore
             score.spot_launches += place != ON_DEMAND
             state.machines.append(ReplayInstance(number=next(numbers), place=place, launched=state.now))
         _remove(state, set(moves.end))
-    raise TraceError(f"rule {rule.name!r} still asks after {rounds} rounds at {state.now:g} s")
+    raise TraceError(f"rule {rule.name!r} still requests changes after {rounds} rounds at {state.now:g} s")
 
 
 def _remove(state: RuleState, numbers: set[int]) -> None:
@@ -388,10 +388,10 @@ class SkyServeRule:
             return Moves(launch=(place,))
         if len(spot) > wanted:
             return Moves(end=[max(spot, key=lambda m: m.number).number])
-        stand_in = min(state.terms.target, max(0, wanted - sum(state.ready(m) for m in spot)))
-        if len(bought) < stand_in:
-            return Moves(launch=[ON_DEMAND] * (stand_in - len(bought)))
-        surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - stand_in]
+        fallback = min(state.terms.target, max(0, wanted - sum(state.ready(m) for m in spot)))
+        if len(bought) < fallback:
+            return Moves(launch=[ON_DEMAND] * (fallback - len(bought)))
+        surplus = sorted(bought, key=lambda m: (state.ready(m), -m.number))[: len(bought) - fallback]
         return Moves(end=[m.number for m in surplus])
 
     def _choose(self, state: RuleState, spot: Sequence[ReplayInstance]) -> int | None:

@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 @dataclass(frozen=True)
-class Said:
+class Result:
     """Result of a command."""
 
     code: int
@@ -34,16 +34,16 @@ class Said:
     wrong: str
 
 
-def asked(tmp_path: Path, command: str, text: str, *more: str) -> Said:
+def asked(tmp_path: Path, command: str, text: str, *more: str) -> Result:
     """Run a command on a history with that text."""
     path, app = tmp_path / "history.csv", typer.Typer()
     path.write_text(text)
     replay.register(app)
     done = CliRunner().invoke(app, ["replay", command, *COMMANDS[command], str(path), "--json", *more])
     if isinstance(done.exception, AppError):
-        return Said(exit_of(done.exception.code), done.stdout, str(done.exception))
+        return Result(exit_of(done.exception.code), done.stdout, str(done.exception))
     assert isinstance(done.exception, SystemExit | None), done.exception
-    return Said(done.exit_code, done.stdout, done.stderr)
+    return Result(done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_scale_policy_alone_applies_to_a_pool(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text", "policy", "words"),
+    ("command", "text", "policy", "messages"),
     [
         pytest.param(
             "idle",
@@ -97,18 +97,18 @@ def test_a_scale_policy_alone_applies_to_a_pool(tmp_path: Path) -> None:
     ],
 )
 def test_a_policy_of_no_watchdog_is_reported(
-    tmp_path: Path, command: str, text: str, policy: object, words: list[str]
+    tmp_path: Path, command: str, text: str, policy: object, messages: list[str]
 ) -> None:
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(policy))
     done = asked(tmp_path, command, text, "--policy", str(file))
     assert done.code == Exit.WRONG_USE
-    for word in words:
-        assert word in done.wrong
+    for message in messages:
+        assert message in done.wrong
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
+    ("written", "message"),
     [
         ("", "Expecting value"),
         ("{", "Expecting property name"),
@@ -118,13 +118,13 @@ def test_a_policy_of_no_watchdog_is_reported(
     ],
     ids=["nothing", "half of one", "as deep as the sea", "a key twice", "a key of a key twice"],
 )
-def test_an_unreadable_policy_is_reported(tmp_path: Path, written: str, words: str) -> None:
+def test_an_unreadable_policy_is_reported(tmp_path: Path, written: str, message: str) -> None:
     file = tmp_path / "policy.json"
     file.write_text(written)
     done = asked(tmp_path, "idle", ALONE, "--policy", str(file))
     assert done.code == Exit.WRONG_USE
     assert "policy.json" in done.wrong
-    assert words in done.wrong
+    assert message in done.wrong
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_an_unreadable_policy_is_reported(tmp_path: Path, written: str, words: s
 def test_an_excessive_number_is_refused_with_its_name(
     tmp_path: Path, command: str, text: str, option: str, value: str
 ) -> None:
-    said = asked(tmp_path, command, text, option, value)
-    assert said.code == Exit.WRONG_USE
-    words = " ".join(said.wrong.replace("│", " ").split())
-    assert option in words and f"{value} is too large: expected at most 1,000,000" in words
+    done = asked(tmp_path, command, text, option, value)
+    assert done.code == Exit.WRONG_USE
+    message = " ".join(done.wrong.replace("│", " ").split())
+    assert option in message and f"{value} is too large: expected at most 1,000,000" in message
 
 
 @pytest.mark.parametrize("rule", ["own", "timer-15m", "queue-threshold"])
@@ -186,10 +186,10 @@ def test_schedules_use_the_time_of_the_history(tmp_path: Path, first: float, hol
 
 @pytest.mark.parametrize("option", ["--target", "--spare"])
 def test_too_many_instances_are_refused(tmp_path: Path, option: str) -> None:
-    said = asked(tmp_path, "spot", MARKET, option, "1000001")
-    assert said.code == Exit.WRONG_USE
-    words = " ".join(said.wrong.replace("│", " ").split())
-    assert option in words and "at most 1,000,000 instances" in words
+    done = asked(tmp_path, "spot", MARKET, option, "1000001")
+    assert done.code == Exit.WRONG_USE
+    message = " ".join(done.wrong.replace("│", " ").split())
+    assert option in message and "at most 1,000,000 instances" in message
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_too_many_instances_are_refused(tmp_path: Path, option: str) -> None:
         pytest.param("spot", MARKET, {"hold": "1h"}, ("--rule", "skyserve"), "spot.hold", id="SkyServe"),
         pytest.param("scale", RATES, {"headroom": 1}, (), "", id="scale"),
         pytest.param("scale", RATES, {"kv_cache_above": 0.5}, (), "scale.kv_cache_above", id="not in any history"),
-        pytest.param("scale", RATES, {"kv_cache_above": 0.8}, (), "", id="the default, said once more"),
+        pytest.param("scale", RATES, {"kv_cache_above": 0.8}, (), "", id="the default, stated explicitly"),
     ],
 )
 def test_policy_fields_without_effect_are_reported(
@@ -215,31 +215,31 @@ def test_policy_fields_without_effect_are_reported(
 ) -> None:
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(policy))
-    said = asked(tmp_path, command, text, "--policy", str(file), *more)
-    assert said.code == Exit.DONE
-    assert said.wrong == (f"gpufleet: --policy {file}: {named}: this replay does not use it\n" if named else "")
+    done = asked(tmp_path, command, text, "--policy", str(file), *more)
+    assert done.code == Exit.DONE
+    assert done.wrong == (f"gpufleet: --policy {file}: {named}: this replay does not use it\n" if named else "")
 
 
 @pytest.mark.parametrize(
-    ("command", "text", "policy", "words"),
+    ("command", "text", "policy", "message"),
     [
         pytest.param("idle", ALONE, '{"window": "0s"}', "idle.window: expected at least 1s, got 0s", id="no window"),
         pytest.param("idle", ALONE, '{"grace": "999999999d"}', "at most 36500d", id="millions of years"),
         pytest.param(
             "idle", ALONE, '{"max_stops_per_day": 1e308}', "idle.max_stops_per_day: .* got 1e+308", id="stops"
         ),
-        pytest.param("scale", RATES, '{"headroom": 1e308}', "scale.headroom: .* got 1e+308", id="room"),
+        pytest.param("scale", RATES, '{"headroom": 1e308}', "scale.headroom: .* got 1e+308", id="headroom"),
         pytest.param("idle", ALONE, '{"coverage": 90}', "idle.coverage: .* (is 90)", id="percent"),
     ],
 )
 def test_a_value_that_cannot_be_replayed_is_reported(
-    tmp_path: Path, command: str, text: str, policy: str, words: str
+    tmp_path: Path, command: str, text: str, policy: str, message: str
 ) -> None:
     file = tmp_path / "policy.json"
     file.write_text(policy)
-    said = asked(tmp_path, command, text, "--policy", str(file))
-    assert said.code == Exit.WRONG_USE
-    assert all(word in said.wrong for word in words.split(" .* "))
+    done = asked(tmp_path, command, text, "--policy", str(file))
+    assert done.code == Exit.WRONG_USE
+    assert all(word in done.wrong for word in message.split(" .* "))
 
 
 def test_a_ceiling_may_be_written_as_a_number_as_in_the_fleet_document(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ ODD: dict[str, Callable[[str], bytes]] = {
     "gzip under a plain name": lambda text: gzip.compress(text.encode()),
     "gzip in two parts": lambda text: gzip.compress(text[:100].encode()) + gzip.compress(text[100:].encode()),
     "quoted": lambda text: "\n".join(",".join(f'"{f}"' for f in x.split(",")) for x in text.split()).encode(),
-    "a column that nobody asked for": lambda text: text.replace("\n", ",x y\n").encode(),
+    "an additional column": lambda text: text.replace("\n", ",x y\n").encode(),
     "a comma at each end": lambda text: text.replace("\n", ",\n").encode(),
 }
 
@@ -48,28 +48,28 @@ def test_a_plain_file_may_have_a_compressed_suffix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    ("broken", "message"),
     [
         (lambda raw: gzip.compress(raw)[:-20], "cannot be read"),
         (lambda raw: gzip.compress(raw)[:5], "cannot be read"),
-        (lambda raw: b"", "line 1: no header"),
-        (lambda raw: gzip.compress(b""), "line 1: no header"),
+        (lambda raw: b"", "line 1: the header is missing"),
+        (lambda raw: gzip.compress(b""), "line 1: the header is missing"),
         (lambda raw: raw[:-4], "line 61: 2 fields"),
-        (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: zone is no UTF-8"),
-        (lambda raw: raw.replace(b"300,a", b"300,1,\xe4"), "line 8: 4 fields, the header has 3"),
-        (lambda raw: raw.replace(b"\n300,a", b"\nnan,a"), "line 8: time_s is nan, a number is wanted"),
-        (lambda raw: raw.replace(b"\n300,a", b"\n,a"), "line 8: time_s is empty, a number is wanted"),
-        (lambda raw: raw.replace(b"\n300,a", b"\n300,"), "line 8: zone is empty, a name is wanted"),
-        (lambda raw: raw.replace(b"\n300", b"\n" + b"x" * 10**6), "is 'x{60}'… .1000000 characters., a number"),
+        (lambda raw: raw.replace(b"300,a", b"300,\xe4"), "line 8: zone is not valid UTF-8"),
+        (lambda raw: raw.replace(b"300,a", b"300,1,\xe4"), "line 8: 4 fields; the header has 3"),
+        (lambda raw: raw.replace(b"\n300,a", b"\nnan,a"), "line 8: time_s is nan; expected a number"),
+        (lambda raw: raw.replace(b"\n300,a", b"\n,a"), "line 8: time_s is empty; expected a number"),
+        (lambda raw: raw.replace(b"\n300,a", b"\n300,"), "line 8: zone is empty; expected a name"),
+        (lambda raw: raw.replace(b"\n300", b"\n" + b"x" * 10**6), "is 'x{60}'… .1000000 characters.; expected"),
     ],
     ids=["gzip cut off", "gzip cut off at once", "empty", "empty gzip", "half a last line", "another encoding",
          "another encoding and a field too many", "no time", "an empty time", "an empty name",
          "a field of a million"],
 )  # fmt: skip
-def test_an_error_in_a_file_is_located(tmp_path: Path, broken: Callable[[bytes], bytes], words: str) -> None:
+def test_an_error_in_a_file_is_located(tmp_path: Path, broken: Callable[[bytes], bytes], message: str) -> None:
     path = tmp_path / "market.csv"
     path.write_bytes(broken(MARKET.encode()))
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises(TraceError, match=message):
         histories.load_market(path)
 
 
@@ -83,7 +83,7 @@ def test_a_pipe_is_refused_without_blocking(tmp_path: Path) -> None:
 def test_rates_of_one_time_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("time_s,rate_rps\n60,1\n60,2\n")
-    with pytest.raises(TraceError, match=r"rates\.csv: one moment only"):
+    with pytest.raises(TraceError, match=r"rates\.csv: contains only one time"):
         histories.load_requests(path, None)
 
 
@@ -169,24 +169,24 @@ def test_a_history_that_is_not_in_seconds_is_reported(
     path = tmp_path / "history.csv"
     header = "time_s,zone,available,replica,gpu_active,requests_running,requests_waiting,tokens_total"
     path.write_text("\n".join([header, *(f"{first + step * tick!r},a,1,a,0,0,0,1" for tick in range(9))]) + "\n")
-    with pytest.raises(TraceError, match=r"line (2|4): time_s .* seconds are wanted"):
+    with pytest.raises(TraceError, match=r"line (2|4): time_s .* expected seconds"):
         load(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         pytest.param("time_s,rate_rps\n0,1\n10,1\n1e11,1\n1.1e11,1\n", "line 5: time_s 1.1e.11", id="nanoseconds"),
-        pytest.param("time_s,rate_rps\n0,1\n10,1.7e308\n", "line 3: rate_rps is 1.7e.308, .* to 1e.09", id="a rate"),
+        pytest.param("time_s,rate_rps\n0,1\n10,1.7e308\n", "line 3: rate_rps is 1.7e.308; .* to 1e.09", id="a rate"),
         pytest.param(
             "time_s,input_tokens,output_tokens\n0,1e300,1\n",
-            "line 2: input_tokens is 1e.300, .* to 1e.12",
+            "line 2: input_tokens is 1e.300; .* to 1e.12",
             id="tokens",
         ),
     ],
 )
-def test_excessive_requests_are_refused_with_their_line(tmp_path: Path, text: str, words: str) -> None:
+def test_excessive_requests_are_refused_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "requests.csv"
     path.write_text(text)
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises(TraceError, match=message):
         histories.load_requests(path, None)

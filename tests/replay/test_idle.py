@@ -199,17 +199,17 @@ def test_a_replica_without_cold_start_serves_immediately(tmp_path: Path, cold_st
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
-        ("60,a,0.5,1,0,x", "line 3: tokens_total is 'x', a number is wanted"),
+        ("60,a,0.5,1,0,x", "line 3: tokens_total is 'x'; expected a number"),
         ("60,a,50,1,0,5", "line 3: gpu_active is 50"),
         ("0,a,0.5,1,0,5", "line 3: replica 'a' has two rows"),
         ("60,a,0.5,-1,0,5", "line 3: requests_running is -1"),
         ("-60,a,0.5,1,0,5", "line 3: time_s -60 comes after 0"),
     ],
 )
-def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, row: str, words: str) -> None:
+def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, row: str, message: str) -> None:
     path = tmp_path / "activity.csv"
     path.write_text(f"{HEADER}\n0,a,0.5,1,0,1\n{row}\n120,a,0.5,1,0,9\n")
-    with pytest.raises(TraceError, match=words):
+    with pytest.raises(TraceError, match=message):
         histories.load_activity(path, 0.01)

@@ -8,20 +8,20 @@ from replay.histories import ActivityHistory
 
 
 @pytest.mark.parametrize(
-    ("rows", "rest"),
+    ("rows", "idle"),
     [
         pytest.param("##..", "...x", id="two rows"),
         pytest.param("....", "xxxx", id="from the beginning"),
-        pytest.param("#-..-", "...xx", id="a row missing before its rest"),
+        pytest.param("#-..-", "...xx", id="a row missing before its idle period"),
         pytest.param(".-#-.-.", "xx....x", id="each second row missing"),
         pytest.param("#---", "....", id="silent after its work"),
-        pytest.param("..--", "xxxx", id="silent after its rest"),
+        pytest.param("..--", "xxxx", id="silent after its idle period"),
         pytest.param("--..", "...x", id="comes late"),
-        pytest.param("----", "....", id="never heard of"),
-        pytest.param("..!..", "xx..x", id="a row that says no more than that it works"),
+        pytest.param("----", "....", id="never reported"),
+        pytest.param("..!..", "xx..x", id="a row that only shows work"),
     ],
 )
-def test_a_replica_without_a_report_is_not_idle(rows: str, rest: str) -> None:
+def test_a_replica_without_a_report_is_not_idle(rows: str, idle: str) -> None:
     found = ActivityHistory(
         replicas=["a", "b"],
         times=np.arange(len(rows)) * 60.0,
@@ -32,5 +32,5 @@ def test_a_replica_without_a_report_is_not_idle(rows: str, rest: str) -> None:
         pools=None,
     )
     quiet = pools.at_rest(found)
-    assert "".join(".x"[at] for at in quiet[:, 0].tolist()) == rest
+    assert "".join(".x"[at] for at in quiet[:, 0].tolist()) == idle
     assert quiet[:, 1].all()

@@ -47,9 +47,9 @@ def test_spot_is_below_target_less_often_than_skyserve_at_lower_cost_and_rarely_
     days: int, seed: int
 ) -> None:
     """Twenty days of a market whose zones fail one by one: 0.39 / 0.63 % / 19 against 0.39 / 1.21 % / 185."""
-    names, room = markets.crossing(markets.NINE_ZONES, days, seed)
-    times = np.arange(len(room)) * markets.STEP
-    found = MarketHistory(zones=names, times=times, available=room.astype(np.float64), prices=None)
+    names, capacity = markets.crossing(markets.NINE_ZONES, days, seed)
+    times = np.arange(len(capacity)) * markets.STEP
+    found = MarketHistory(zones=names, times=times, available=capacity.astype(np.float64), prices=None)
     own, skyserve = (
         spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()
         for name in ("own", "skyserve")
@@ -65,9 +65,9 @@ def test_a_market_that_preempts_booting_instances_is_replaced_by_on_demand(ticks
     all booting instances 44 %.
     """
     random = np.random.default_rng(1)
-    room = 8.0 * (np.cumsum(random.uniform(size=(ticks, 9)) < 0.05, axis=0) % 2)
+    capacity = 8.0 * (np.cumsum(random.uniform(size=(ticks, 9)) < 0.05, axis=0) % 2)
     found = MarketHistory(
-        zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(room)), available=room, prices=None
+        zones=[f"z{n}" for n in range(9)], times=60.0 * np.arange(len(capacity)), available=capacity, prices=None
     )
     own, skyserve = (
         spot.play(found, spot.SpotTerms(target=4), spot.rule(name, SpotPolicy())).answer()

@@ -67,13 +67,13 @@ def test_replicas_of_pools(tmp_path: Path, seed: int) -> None:
 def test_a_market_with_losses_and_prices(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     zones, priced = "abcd"[: chance.randrange(1, 5)], chance.random() < 0.5
-    lines, time, room = ["time_s,zone,available" + ",spot_price" * priced], 0.0, dict.fromkeys(zones, 2.0)
+    lines, time, capacity = ["time_s,zone,available" + ",spot_price" * priced], 0.0, dict.fromkeys(zones, 2.0)
     for _ in range(chance.randrange(2, 90)):
         for zone in zones:
-            room[zone] = chance.choice([0, 0, 1, 2, 4, 2.7]) if chance.random() < 0.1 else room[zone]
+            capacity[zone] = chance.choice([0, 0, 1, 2, 4, 2.7]) if chance.random() < 0.1 else capacity[zone]
             price = chance.choice(["", "0.3", "0.2", "0.95", "1.2"])
             if chance.random() < 0.98:
-                lines.append(f"{time},{zone},{room[zone]}" + f",{price}" * priced)
+                lines.append(f"{time},{zone},{capacity[zone]}" + f",{price}" * priced)
         time += chance.choice([195.0, 195.0, 195.0, 60.0, 3000.0])
     path = tmp_path / "market.csv"
     path.write_text("\n".join(lines) + "\n")

@@ -14,7 +14,7 @@ from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from replay import idle, pools, spot
 from replay.histories import load_activity
 from tests.fixtures.replay.histories import history
-from tests.fixtures.replay.recomputed import rested
+from tests.fixtures.replay.recomputed import write_idle_history
 from tests.fixtures.replay.shapes import SHAPES, made
 
 MINUTE = timedelta(minutes=1)
@@ -26,7 +26,7 @@ SPOT = {
     "three zones, on and off, no spare": (0.968813, 16.38796, 2.341137, 10, 22, 21, 0.69518),
     "three zones, irregular": (1.002602, 2.341137, 0.334448, 5, 1, 1, 0.989925),
     "nine zones, dry": (0.941054, 2.341137, 2.341137, 4, 2, 1, 0.889344),
-    "nine zones, dear": (0.840385, 9.364548, 2.341137, 7, 6, 4, 0.620137),
+    "nine zones, expensive": (0.840385, 9.364548, 2.341137, 7, 6, 4, 0.620137),
     "nine zones, a target of 32": (0.87307, 9.395973, 4.697987, 33, 16, 5, 0.741149),
     "two zones, one wanted": (1.0, 13.043478, 13.043478, 1, 0, 0, 1.0),
     "five zones, slow ticks": (0.525418, 1.337793, 0.334448, 8, 9, 5, 0.281646),
@@ -35,7 +35,7 @@ SPOT = {
 SKYSERVE = {
     "one zone, on and off": (0.905853, 21.070234, 9.698997, 27, 46, 46, 0.551615),
     "nine zones, on and off": (0.622575, 18.060201, 2.341137, 33, 43, 38, 0.175468),
-    "nine zones, dear": (1.003972, 4.682274, 2.341137, 9, 13, 9, 0.530679),
+    "nine zones, expensive": (1.003972, 4.682274, 2.341137, 9, 13, 9, 0.530679),
 }
 
 
@@ -64,7 +64,7 @@ def test_replicas_alone(tmp_path: Path, seed: int, answer: tuple[float, ...]) ->
     policy = IdlePolicy(
         window=10 * MINUTE, grace=10 * MINUTE, min_age=20 * MINUTE, stop_price=10 * MINUTE, max_stops_per_day=9.5
     )
-    found = load_activity(rested(random.Random(seed), tmp_path / "activity.csv"), 0.01)
+    found = load_activity(write_idle_history(random.Random(seed), tmp_path / "activity.csv"), 0.01)
     assert saved(idle.play(found, idle.rule("own", found, policy), 180)) == answer
 
 

@@ -43,7 +43,7 @@ def test_runs_become_what_each_replica_did_at_each_tick(tmp_path: Path, below: s
         ),
         pytest.param(RUNS + "a,60,1,0\n", DEMAND, "line 8: the run of replica 'a' overlaps", id="twice"),
         pytest.param(RUNS.replace(",1\n", ",x\n", 1), DEMAND, "working is 'x'", id="no number"),
-        pytest.param(RUNS, DEMAND.replace("120,", "60,"), "time_s must rise", id="a time twice"),
+        pytest.param(RUNS, DEMAND.replace("120,", "60,"), "time_s must increase", id="a time twice"),
     ],
 )
 def test_an_invalid_run_is_reported(tmp_path: Path, runs_text: str, demand: str, wrong: str) -> None:
@@ -53,7 +53,7 @@ def test_an_invalid_run_is_reported(tmp_path: Path, runs_text: str, demand: str,
 
 
 def test_a_folder_without_runs_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"no runs\.csv\.gz"):
+    with pytest.raises(TraceError, match=r"runs\.csv\.gz is missing"):
         runs.load_runs(tmp_path)
 
 
@@ -72,4 +72,4 @@ def test_the_command_replays_the_available_folder_of_histories(tmp_path: Path) -
     assert at_30["foresight"] == pytest.approx((490 - 30) / 60)
     assert at_30["own"] == pytest.approx((490 - 45 - 30) / 60, abs=3 / 60)
     printed = CliRunner(env={"GPUFLEET_HISTORIES": str(tmp_path)}).invoke(app, [*arguments[:2], *arguments[3:]])
-    assert "net GPU-hours at 30m for each stop" in printed.stdout and "best_timer_minutes" in printed.stdout
+    assert "net GPU-hours, if each stop costs 30m" in printed.stdout and "best_timer_minutes" in printed.stdout

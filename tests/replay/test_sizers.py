@@ -41,7 +41,7 @@ def test_peak_and_root_remember_an_hour() -> None:
 @pytest.mark.parametrize(
     ("grain", "replicas"),
     [
-        pytest.param(None, 4, id="nobody knows how large a piece is"),
+        pytest.param(None, 4, id="unknown size of a piece"),
         pytest.param(0.1, 4, id="small ones"),
         pytest.param(1.0, 5, id="each takes a whole replica: four of them"),
     ],

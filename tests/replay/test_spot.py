@@ -21,8 +21,8 @@ def trace(tmp_path: Path, *lines: str, header: str = HEADER) -> Path:
     return path
 
 
-def calm(ticks: int, zones: str = "abc", room: int = 9) -> list[str]:
-    return [f"{tick * 100},us-east-1{zone},{room}" for tick in range(ticks) for zone in zones]
+def stable_market(ticks: int, zones: str = "abc", capacity: int = 9) -> list[str]:
+    return [f"{tick * 100},us-east-1{zone},{capacity}" for tick in range(ticks) for zone in zones]
 
 
 def play(path: Path, name: str = "own", **terms: float) -> dict[str, str | int | float]:
@@ -32,7 +32,7 @@ def play(path: Path, name: str = "own", **terms: float) -> dict[str, str | int |
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stable_market_costs_only_spot_once_it_is_ready(tmp_path: Path, name: str) -> None:
-    answer = play(trace(tmp_path, *calm(101)), name)
+    answer = play(trace(tmp_path, *stable_market(101)), name)
     assert (answer["ticks"], answer["preemptions"], answer["spot_launches"]) == (100, 0, 4)
     assert answer["below_target_percent"] == 2.0  # launched at 0, ready from 200: two ticks
     assert answer["none_ready_percent"] == 2.0
@@ -87,8 +87,8 @@ def test_a_refusal_is_free_and_visible_within_the_tick(tmp_path: Path) -> None:
 def test_a_rule_that_asks_one_by_one_may_ask_for_a_large_pool(
     tmp_path: Path, name: str, target: int, zones: int
 ) -> None:
-    room = [(zone, 2000 if zone == zones - 1 else 0) for zone in range(zones)]
-    path = trace(tmp_path, *(f"{at},z{zone},{free}" for at in (0, 600) for zone, free in room))
+    capacity = [(zone, 2000 if zone == zones - 1 else 0) for zone in range(zones)]
+    path = trace(tmp_path, *(f"{at},z{zone},{free}" for at in (0, 600) for zone, free in capacity))
     assert play(path, name, target=target)["spot_launches"] == target
 
 
@@ -112,9 +112,9 @@ def test_recorded_prices_at_or_above_on_demand_prevent_spot(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "message"),
     [
-        (["0,a,1", "100,a,x"], "line 3: available is 'x', a number is wanted"),
+        (["0,a,1", "100,a,x"], "line 3: available is 'x'; expected a number"),
         (["0,a,1", "100,a"], "line 3: 2 fields"),
         (["0,a,1", "100,a,-1"], "line 3: available is -1"),
         (["0,a,1", "100,,1"], "line 3: zone is empty"),
@@ -123,12 +123,12 @@ def test_recorded_prices_at_or_above_on_demand_prevent_spot(tmp_path: Path) -> N
         (["0,a,1", "100,a,inf"], "line 3: available is inf"),
         (["100,a,1", "0,a,1", "200,a,1"], "line 3: time_s 0 comes after 100"),
         (["0,a,1", "0,a,1", "100,a,1"], "line 3: zone 'a' has two rows"),
-        (["0,a,1"], "one moment only"),
+        (["0,a,1"], "contains only one time"),
         ([], "no rows"),
     ],
 )
-def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, rows: list[str], words: str) -> None:
-    with pytest.raises(TraceError, match=words.replace("(", r"\(")):
+def test_an_invalid_row_is_reported_with_its_line(tmp_path: Path, rows: list[str], message: str) -> None:
+    with pytest.raises(TraceError, match=message.replace("(", r"\(")):
         load_market(trace(tmp_path, *rows))
 
 
@@ -144,7 +144,7 @@ def test_an_invalid_row_of_a_later_block_is_reported_with_its_line(tmp_path: Pat
 
 
 def test_a_missing_column_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="line 1: no column available"):
+    with pytest.raises(TraceError, match="line 1: column available is missing"):
         load_market(trace(tmp_path, "0,a", header="time_s,zone\n"))
 
 
@@ -161,12 +161,12 @@ def test_an_extra_instance_is_placed_where_it_is_needed_and_kept(tmp_path: Path)
     """The rule once counted the instances of closed zones. It then requested an extra instance, placed it without
     that count, and terminated it.
     """
-    rooms = {380: "900910100", 1000: "440010000", 1020: "440010000"}
+    capacities = {380: "900910100", 1000: "440010000", 1020: "440010000"}
     path = tmp_path / "market.csv"
     lines = [
-        f"{at},us-east-1{zone},{room}"
-        for at, row in rooms.items()
-        for zone, room in zip("abcdefghi", row, strict=True)
+        f"{at},us-east-1{zone},{capacity}"
+        for at, row in capacities.items()
+        for zone, capacity in zip("abcdefghi", row, strict=True)
     ]
     path.write_text("\n".join(["time_s,zone,available", *lines, ""]))
     terms = SpotTerms(target=6, spare=2, cold_start=0.0)
