@@ -35,7 +35,7 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.settings.document import FleetDocument
 from tests.fixtures.console import browser as browsers
 from tests.fixtures.console.fleet import NOW, document, instance
-from tests.fixtures.console.pages import TOKEN, FakeBook, serving
+from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 
 INSTANCES, POOLS = 5_000, 200
 _COMMANDS = (("--help",), ("--no-costs",), (), ("--json",), ("--costs",))
@@ -104,7 +104,7 @@ def _first_paint(view: FleetView) -> float | None:
         return None
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(FakeBook(fleets=[view])) as url,
+        serving(FakeConsoleData(fleets=[view])) as url,
         browsers.browser(Path(folder)) as tab,
     ):
         tab.look(1440, "dark")
@@ -112,7 +112,7 @@ def _first_paint(view: FleetView) -> float | None:
         tab.ask("document.getElementById('token').focus()")
         tab.type(TOKEN)
         with tab.loads():
-            tab.press("Enter")
+            tab.type_key("Enter")
         found: list[float] = []
         for _ in range(5):
             tab.open(f"{url}/")

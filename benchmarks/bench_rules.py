@@ -24,6 +24,7 @@ from urllib.request import urlopen
 
 import yaml
 
+from benchmarks.rivals import free_port
 from benchmarks.table import Table
 from gpufleet.settings.document.alerts import AlertSettings
 from hosts.monitoring import rules
@@ -32,7 +33,6 @@ from hosts.monitoring.queries import per_instance
 from hosts.monitoring.rules import RuleSettings
 from serving import metrics
 from serving.metrics import Metric, MetricKind, Source
-from tests.fixtures.networks import free_port
 
 GPUS: Final = int(os.environ.get("GPUFLEET_BENCH_GPUS", "20000"))
 GPUS_EACH, PAGE, POOL = 4, 50, 25
