@@ -306,7 +306,7 @@ def test_an_untagged_member_counts_as_present_and_is_not_ended() -> None:
     for _ in range(4):
         spot(ports)
         fake.now += timedelta(minutes=1)
-    assert fake.ended == [instance(1).id], "the one whose tags are there goes"
+    assert fake.ended == [instance(1).id], "the instance with tags is ended"
     fake.targets[ONE] = Target(pool=ONE, value=0, version=3)
     for _ in range(4):
         spot(ports)

@@ -101,19 +101,19 @@ AGO = timedelta(seconds=30)
 NAN = float("nan")
 LOOKS = [
     pytest.param(QUIET, True, None, id="at rest"),
-    pytest.param(replace(QUIET, engine=None), False, None, id="its engine is gone"),
+    pytest.param(replace(QUIET, engine=None), False, None, id="its engine is missing"),
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, running_max=None, newest_age=AGO)),
         False,
         None,
-        id="its engine is gone, and half of it remembered",
+        id="its engine is missing and its history is partial",
     ),
     pytest.param(replace(QUIET, engine=replace(QUIET_ENGINE, pulse_changes=0.0)), True, None, id="its CPU is idle"),
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, running_max=1.0)),
         False,
         Reason.SERVING,
-        id="it served, and is gone",
+        id="it served and is missing",
     ),
     pytest.param(
         replace(QUIET, engine=replace(QUIET_ENGINE, counter_changes=1.0)), True, Reason.TOKENS_MOVED, id="tokens"

@@ -530,7 +530,7 @@ TRAPS: dict[str, list[Trap]] = {
             idle=NO_MEASUREMENT,
         ),
         Trap(name="several engines, one at work", bend=second_engine),
-        Trap(name="several engines, one is gone", bend=lost_engine, idle=Reason.METRICS_MISSING),
+        Trap(name="several engines, one is missing", bend=lost_engine, idle=Reason.METRICS_MISSING),
         Trap(name="requests between two scrapes", bend=unseen_requests),
         Trap(name="counters born with the first request", bend=born_late),
         Trap(

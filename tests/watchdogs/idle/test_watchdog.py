@@ -343,7 +343,7 @@ def test_an_empty_list_of_a_running_pool_ends_nothing() -> None:
     assert [text for text in fake.messages.values() if "missing in the list of instances" in text]
     for key in fake.instances:
         fake.instances[key] = replace(fake.instances[key], state=InstanceState.TERMINATED)
-    assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are gone indeed"
+    assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are terminated"
     assert watchdog.apply().outcomes == ()
 
 

@@ -94,7 +94,7 @@ def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
             ],
             1,
             Reason.HOUR_BUDGET,
-            id="nor does one that people keep meanwhile: the hour's last goes to its pool",
+            id="nor does a kept instance: the last end of the hour is in its pool",
         ),
     ],
 )

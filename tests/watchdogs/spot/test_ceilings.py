@@ -130,7 +130,7 @@ def test_draining_instances_do_not_allow_more_than_max_others() -> None:
 
 
 def test_the_last_hours_of_a_capacity_block_do_not_count() -> None:
-    """Each is replaced before it goes: at that moment there are twice as many."""
+    """Each is replaced before its end: at that moment there are twice as many."""
     block = other(RES, CapacityType.RESERVED, 4, 4, closes=START + timedelta(minutes=20))
     pool = spot_pool([block, spot(A), on_demand()], members(RES, 4), target=4, max=4, spare=2)
     assert asked(decide([pool], START)) == {A: 6}

@@ -79,12 +79,12 @@ def test_reason_for_ending_on_demand(target: int, spot: int, on_demand: int, rea
                 member("stays", OD, launched=60),
             ],
             "stays",
-            id="not whom people drained",
+            id="not an instance that a person drained",
         ),
         pytest.param(
             [member("failed", OD, launched=5, ready=False, failed=True), member("serves", OD, launched=60)],
             "serves",
-            id="not one that goes for its failed boot",
+            id="not one that ends because its boot failed",
         ),
     ],
 )

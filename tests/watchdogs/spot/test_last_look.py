@@ -101,7 +101,7 @@ def test_a_dry_run_makes_the_policy_seen() -> None:
 
 
 def test_a_size_below_what_is_there_by_now_is_not_set() -> None:
-    """The cloud would choose whom to end."""
+    """The cloud would choose the instance to end."""
     fake = spread_fleet()
     fake.groups[OD] = replace(fake.groups[OD], desired=2)  # asked for, not there yet, and no more needed
     once_planned(fake, two_arrive)
@@ -149,8 +149,8 @@ def group_ends_it(fake: FakeFleet) -> None:
         pytest.param(pause, "paused by ana", id="a pause"),
         pytest.param(keep, "kept by ana", id="a keep"),
         pytest.param(lose_the_lease, LEASE_OVER, id="the lease is over"),
-        pytest.param(lose_it, "gone already", id="it is on its way out"),
-        pytest.param(forget_it, "gone already", id="it is gone"),
+        pytest.param(lose_it, "already terminated", id="it is shutting down"),
+        pytest.param(forget_it, "already terminated", id="it is no longer listed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_planned_end_is_dropped_after_a_change(
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        pytest.param(detach_it, "gone already", id="it is in no group any more"),
+        pytest.param(detach_it, "already terminated", id="it left its group"),
         pytest.param(group_ends_it, "its group is ending it already", id="its group is ending it"),
     ],
 )

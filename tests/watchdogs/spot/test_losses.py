@@ -81,7 +81,7 @@ def test_spot_drained_by_idle_and_then_interrupted_counts_as_a_loss() -> None:
     ("changes", "pool", "reason"),
     [
         pytest.param({}, {}, None, id="idle ends it"),
-        pytest.param({"under_notice": False}, {}, None, id="idle ends it, its cloud takes nothing"),
+        pytest.param({"under_notice": False}, {}, None, id="idle ends it without a notice"),
         pytest.param({}, {"idle_ends": False}, Reason.PREEMPTED, id="its pool has no idle watchdog"),
         pytest.param({"under_notice": False}, {"idle_ends": False}, Reason.SURPLUS, id="nor a notice"),
         pytest.param({"kept_by": "ana"}, {}, Reason.PREEMPTED, id="idle ends none that people keep"),

@@ -63,7 +63,7 @@ def notes(*reasons: Reason) -> list[PastAction]:
         pytest.param((Reason.NOT_READY, Reason.NOT_READY), 0, id="missed twice: since the first time"),
         pytest.param((Reason.NOT_READY, Reason.AS_WANTED), None, id="ready again"),
         pytest.param((Reason.NOT_READY, Reason.AS_WANTED, Reason.NOT_READY), 2, id="missed again"),
-        pytest.param((Reason.NOT_READY, Reason.KEPT_BY_PEOPLE), 0, id="other words about it change nothing"),
+        pytest.param((Reason.NOT_READY, Reason.KEPT_BY_PEOPLE), 0, id="other records have no effect"),
         pytest.param((Reason.AS_WANTED,), None, id="ready, and never missed"),
     ],
 )

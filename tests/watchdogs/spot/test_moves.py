@@ -95,7 +95,9 @@ def ends(view: SpotPool) -> list[Decision]:
         pytest.param(seen(ready("new", "c", **ROLLOUT), target=1), [], id="another one leaves"),
         pytest.param(seen(ready("new", "b", **HAND), target=1), ["a-0"], id="one was drained by hand"),
         pytest.param(seen(ready("old", "a", failed=True, idle=True), target=1), ["a-0"], id="not by its failed boot"),
-        pytest.param(seen(ready("old", "a", idle=True, **HAND), target=1), ["a-0"], id="not whom people drained"),
+        pytest.param(
+            seen(ready("old", "a", idle=True, **HAND), target=1), ["a-0"], id="not an instance that a person drained"
+        ),
         pytest.param(seen(ready("old", "a", idle=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )

@@ -122,7 +122,7 @@ def test_dead_instance_keeps_or_frees_its_place(name: str, size: int | None) -> 
     found = decided([group(name, 2, unseen=1)], serving(1, name))[name]
     assert (found.to_size, found.reason) == (size, Reason.FALLBACK)
     fallen = decided([group(name, 2, unseen=1)], serving(1, name), target=1)[name]
-    assert fallen.action is Action.KEEP, "a smaller size would let the cloud choose whom to end"
+    assert fallen.action is Action.KEEP, "a smaller size would let the cloud choose the instance to end"
 
 
 @pytest.mark.parametrize("idle_ends", [True, False])

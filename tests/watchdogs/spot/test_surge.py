@@ -43,7 +43,7 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
         pytest.param(pool(0, 4, 2), 3, id="the spare and two"),
         pytest.param(pool(0, 4, 9), 5, id="all that is missing and no more"),
         pytest.param(pool(0, 4, 0), 2, id="none: one at a time, for else it never came back"),
-        pytest.param(pool(3, 4, 2), 0, id="it is full until one goes back"),
+        pytest.param(pool(3, 4, 2), 0, id="it is full until one ends"),
         pytest.param(pool(3, 3, 2), 1, id="one went back"),
         pytest.param(pool(1, 1, 1), 4, id="the fallback of one does not block successors of others"),
         pytest.param(pool(0, 0, 1), 5, id="no fallback"),

@@ -160,7 +160,7 @@ def test_flex_start_is_a_fallback_like_on_demand() -> None:
     [
         pytest.param(SUCCEEDED - SECOND, None, set[str](), id="in its time"),
         pytest.param(SUCCEEDED, 4, set[str](), id="others are asked for"),
-        pytest.param(DRAIN_BEGINS - SECOND, 4, set[str](), id="before it goes"),
+        pytest.param(DRAIN_BEGINS - SECOND, 4, set[str](), id="before its drain"),
         pytest.param(DRAIN_BEGINS, 4, {"f0", "f1"}, id="drained and ended before the cloud does it"),
         pytest.param(ENDS, 4, {"f0", "f1"}, id="late"),
     ],

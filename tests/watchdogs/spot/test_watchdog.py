@@ -222,7 +222,7 @@ def test_instance_that_its_group_already_ends_is_left_to_it() -> None:
     fake.capacity[A] = 1
     fake.boot()
     watchdog.apply()
-    assert sizes(fake) == (1, 1, 1), "its place in the group is free, though it lives"
+    assert sizes(fake) == (1, 1, 1), "its place in the group is free, although it still runs"
     assert fake.launched == 2
 
 
