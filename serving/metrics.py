@@ -54,6 +54,10 @@ def _engine(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"vllm:{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
 
 
+def _canonical(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"gpufleet_engine_{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
+
+
 def _dcgm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"DCGM_FI_{name}", kind=kind, source=Source.DCGM, unit=unit, meaning=meaning)
 
@@ -116,6 +120,21 @@ DECODE_TIME: Final = _engine(
 )
 CACHE_CONFIG: Final = _engine(
     "cache_config_info", MetricKind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
+)
+LIVE_TOKENS: Final = _canonical(
+    "live_tokens_total",
+    MetricKind.COUNTER,
+    "tokens",
+    "tokens processed, counted while requests run; only of engines whose other counters change at a request's end",
+)
+WORK_STEPS: Final = _canonical(
+    "work_steps_total",
+    MetricKind.COUNTER,
+    "steps",
+    "executions of any model: a change proves work, the number means little",
+)
+OPEN_REQUESTS: Final = _canonical(
+    "open_requests", MetricKind.GAUGE, "requests", "accepted by the engine's HTTP server and not yet answered"
 )
 PROCESS_STARTED: Final = "process_start_time_seconds"
 """Start time of the engine's server process. A later value means that its counters restarted."""
@@ -205,6 +224,9 @@ NODE_CACHE_BYTES: Final = _node(
 NODE_CACHE_RETRIES: Final = _node("cache_retries_total", MetricKind.COUNTER, "reads", "ranges read again")
 NODE_ENGINE_RESTARTS: Final = _node(
     "engine_restarts_total", MetricKind.COUNTER, "starts", "starts of the engine's unit by the agent"
+)
+NODE_ENGINE_CONNECTIONS: Final = _node(
+    "engine_connections", MetricKind.GAUGE, "connections", "open connections of other machines to the engine's port"
 )
 NODE_DRAINING: Final = _node("draining", MetricKind.GAUGE, "0 or 1", "a drain was asked for")
 NODE_DRAIN_DEADLINE: Final = _node(

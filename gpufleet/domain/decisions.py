@@ -40,6 +40,7 @@ class Reason(Code):
     GPU_ACTIVE_WITHOUT_WORK = "gpu_active_without_work", "GPU active without work"
     METRICS_MISSING = "metrics_missing", "metrics missing"
     METRICS_STALE = "metrics_stale", "metrics stale"
+    ENGINE_UNKNOWN = "engine_unknown", "metrics of the engine not understood"
     METRICS_IMPLAUSIBLE = "metrics_implausible", "metrics implausible"
     NEVER_REACHABLE = "never_reachable", "never reachable since boot"
     WARMING_UP = "warming_up", "younger than its warm-up"
@@ -104,7 +105,13 @@ class Reason(Code):
 
 
 UNSEEN: Final = frozenset(
-    {Reason.METRICS_MISSING, Reason.METRICS_STALE, Reason.METRICS_IMPLAUSIBLE, Reason.NEVER_REACHABLE}
+    {
+        Reason.METRICS_MISSING,
+        Reason.METRICS_STALE,
+        Reason.METRICS_IMPLAUSIBLE,
+        Reason.ENGINE_UNKNOWN,
+        Reason.NEVER_REACHABLE,
+    }
 )
 """Reasons to keep an instance because its activity is unknown."""
 

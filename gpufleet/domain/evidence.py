@@ -30,7 +30,8 @@ class EngineEvidence:
     interval: timedelta | None = None
     """Scrape interval of this source; None: `Evidence.interval` applies."""
     running_max: float | None = None
-    """Maximum of requests in flight; NaN if a gauge or counter had an invalid value."""
+    """Maximum of requests in flight, of the gauges that prove work; 0 if the engine has none. NaN if a gauge or
+    counter had an invalid value."""
     waiting_max: float | None = None
     """Maximum of queued requests."""
     tokens: float | None = None
@@ -43,6 +44,9 @@ class EngineEvidence:
     """Number of changes of a process's start time, independent of its clock."""
     pulse_changes: float | None = None
     """Changes of the process's CPU counter; 0 for a running process means that old values are repeated."""
+    unknown: str | None = None
+    """Why its numbers prove nothing: an engine or a release without a contract, a name that its page lacks, or a
+    window that is too short for the engine. None: they have the meaning above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,11 @@ from serving import metrics
 from serving.metrics import Metric, MetricKind, Source
 
 PREFIXES = {
-    Source.ENGINE: "vllm:", Source.DCGM: "DCGM_FI_", Source.NODE: "gpufleet_node_", Source.HOST: "node_",
-}  # fmt: skip
+    Source.ENGINE: ("vllm:", "gpufleet_engine_"),
+    Source.DCGM: "DCGM_FI_",
+    Source.NODE: "gpufleet_node_",
+    Source.HOST: "node_",
+}
 
 
 @pytest.mark.parametrize("metric", metrics.ALL.values(), ids=str)

@@ -120,6 +120,14 @@ def gpus_quiet(case: Case) -> Objection | None:
     return Objection(reason=reason, detail=f"gpu_active up to {gpu.active_max:.3f}")
 
 
+def engine_known(case: Case) -> Objection | None:
+    """The engine's numbers have a contract: engine, release and names are known, and the window is long enough."""
+    engine = case.evidence.engine if case.evidence else None
+    if engine is None or engine.unknown is None:
+        return None
+    return Objection(reason=Reason.ENGINE_UNKNOWN, detail=engine.unknown)
+
+
 def engine_reported(case: Case) -> Objection | None:
     """The engine answered and reported every signal."""
     evidence = case.evidence
@@ -276,6 +284,7 @@ METRIC_CHECKS: Final[tuple[Check, ...]] = (
     no_requests,
     counters_flat,
     gpus_quiet,
+    engine_known,
     engine_reported,
     engine_covered,
     engine_fresh,

@@ -46,6 +46,11 @@ TRAPS = [
     pytest.param(case(evidence=engine(waiting_max=None)), Reason.METRICS_MISSING, id="queue gauge gone"),
     pytest.param(case(evidence=engine(counter_changes=None)), Reason.METRICS_MISSING, id="counters renamed"),
     pytest.param(case(evidence=engine(started_age=None)), Reason.METRICS_MISSING, id="no process start time"),
+    pytest.param(
+        case(evidence=engine(unknown="SGLang 9.0.0: the contract covers 0.5.8 or later, before 0.5.24")),
+        Reason.ENGINE_UNKNOWN,
+        id="engine of a release without a contract",
+    ),
     pytest.param(case(evidence=engine(coverage=0.89)), Reason.METRICS_MISSING, id="one engine of several thin"),
     pytest.param(case(evidence=engine(coverage=None)), Reason.METRICS_MISSING, id="coverage unknown"),
     pytest.param(case(evidence=engine(missed=3.0)), Reason.METRICS_MISSING, id="one engine off the page for a while"),

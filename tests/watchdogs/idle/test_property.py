@@ -173,6 +173,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "no time of the engine's newest sample": (engine(newest_age=None), "engine_reported"),
     "no CPU counter": (engine(pulse_changes=None), "engine_reported"),
     "no engine at all": (dropped("engine"), "engine_covered and engine_reported"),
+    "a release without a contract": (engine(unknown="vLLM 9.0.0"), "engine_known"),
     "the engine's samples stopped": (engine(newest_age=2 * MINUTE), "engine_fresh"),
     "running is not a number": (engine(running_max=NAN), "engine_plausible"),
     "a negative queue": (engine(waiting_max=-1.0), "engine_plausible"),

@@ -1,0 +1,31 @@
+"""The contract of Ollama. Read-only. It has no metrics page: nothing proves work or idleness, so nothing is ended."""
+
+from typing import Final
+
+from serving.engines.contract import (
+    Contract,
+    Drain,
+    EngineEvidenceRule,
+    EngineKind,
+    Probes,
+    StopMode,
+    TokenRecord,
+    TokenSource,
+    versions,
+)
+
+CONTRACT: Final = Contract(
+    kind=EngineKind.OLLAMA,
+    title="Ollama",
+    tested=versions("0.11", "1.0"),
+    launchable=False,
+    series=(),
+    evidence=EngineEvidenceRule(work=(), idle=()),
+    tokens=TokenRecord(
+        source=TokenSource.ROUTER,
+        error="only of requests that passed through the router: the engine counts nothing",
+    ),
+    probes=Probes(alive="/", version="/api/version", metrics=None),
+    drain=Drain(stop=StopMode.CUTS),
+    sources=("server/routes.go of ollama/ollama at fb30760",),
+)
