@@ -55,8 +55,8 @@ class Public:
         return self.ipv4 / MOST_IPV4 + self.ipv6 / MOST_IPV6
 
     def __str__(self) -> str:
-        said = [f"{n:,} public addresses of IPv{v}" for v, n in ((4, self.ipv4), (6, self.ipv6)) if n]
-        return " and ".join(said) or "no public address"
+        counts = [f"{n:,} public addresses of IPv{v}" for v, n in ((4, self.ipv4), (6, self.ipv6)) if n]
+        return " and ".join(counts) or "no public address"
 
 
 def network(value: Any) -> Network | None:

@@ -11,7 +11,7 @@ from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
 from gpufleet.prices.plan.preview import PlannedResource, Preview
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
-from policies.resource_types import let_pass
+from policies.resource_types import is_excepted
 from policies.rule import Rule, Violation
 
 PLAN: Final = "plan"
@@ -37,7 +37,7 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
     own: list[Resource] = []
     added: list[Resource] = []
     for resource in resources:
-        (added if let_pass(resource, context) else own).append(resource)
+        (added if is_excepted(resource, context) else own).append(resource)
     try:
         costs = [cost(own)]
     except PlanCostError as error:
@@ -51,10 +51,10 @@ def _within_budget(resources: Sequence[Resource], context: Context) -> Iterator[
     most, month = context.usd_per_hour_at_max, context.usd_per_month
     high, of_month = total(c.usd_per_hour_high for c in costs), total(c.usd_per_month for c in costs)
     if most is not None and high > most:
-        wrong = f"costs up to {high:.2f} USD/h at its highest size, the budget is {most}"
+        wrong = f"costs up to {high:.2f} USD/h at its maximum size, and the budget is {most}"
         yield Violation(resource=PLAN, wrong=wrong)
     if month is not None and of_month > month:
-        wrong = f"costs {of_month:.2f} USD a month at its desired size, the budget is {month}"
+        wrong = f"costs {of_month:.2f} USD a month at its desired size, and the budget is {month}"
         yield Violation(resource=PLAN, wrong=wrong)
 
 
@@ -73,9 +73,9 @@ def _value(value: Any) -> Any:
 RULES: Final = (
     Rule(
         id="within-budget",
-        reason="What is refused before `up` costs nothing.",
-        judges="the whole plan, at its desired and at its highest size; without a price: what an exception of"
-        " resource-type-listed names",
+        reason="A plan that is refused before `pulumi up` costs nothing.",
+        judges="the cost of the whole plan, at its desired and at its maximum size; a resource with an exception of"
+        " resource-type-listed needs no price",
         remedy="Lower a pool's max, choose a cheaper machine type, or raise the budget in the settings.",
         of_all=_within_budget,
     ),

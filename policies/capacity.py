@@ -108,19 +108,19 @@ def _bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP:
         largest, least = resource.at("maxSize"), number(resource.at("minSize")) or 0
         if largest is None:
-            yield Wrong(path="maxSize", says="must be set")
+            yield Wrong(path="maxSize", message="must be set")
         elif (most := number(largest)) is not None and most < least:
-            yield Wrong(path="maxSize", value=largest, says=f"must not be below minSize, {least:g}")
+            yield Wrong(path="maxSize", value=largest, message=f"must not be below minSize, {least:g}")
     elif resource.type not in GCP_TEMPLATES or not any(has_gpu(resource, m) for m in machine_types_of(resource)):
         return
     present = tags_of(resource)
     if missing := sorted(key for key in tags.REQUIRED if present.get(key) in (None, "")):
-        yield Wrong(path=_tags(resource), value=sorted(present), says=f"must hold {', '.join(missing)}")
+        yield Wrong(path=_tags(resource), value=sorted(present), message=f"must contain {', '.join(missing)}")
     kind = present.get(tags.CAPACITY_TYPE)
     if kind not in (None, "", UNKNOWN, *CapacityType):
         # without this tag, the other rules and the watchdogs would ignore the group
         path = f"{_tags(resource)}.{tags.CAPACITY_TYPE}"
-        yield Wrong(path=path, value=kind, says=f"must be one of {', '.join(CapacityType)}")
+        yield Wrong(path=path, value=kind, message=f"must be one of {', '.join(CapacityType)}")
 
 
 def _tags(resource: Resource) -> str:
@@ -137,14 +137,14 @@ def _allowed(resource: Resource, context: Context) -> Iterator[Wrong]:
             yield Wrong(
                 path="instanceRequirements",
                 value=wanted,
-                says="chooses machine types by their attributes, so it may start any",
+                message="selects machine types by attributes, so any type may start",
             )
     for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
         if has_gpu(resource, machine):
             yield Wrong(
                 path=_place(resource),
                 value=machine,
-                says=f"may start {machine}, which is not among this environment's machine types "
+                message=f"may start {machine}, which is not one of the allowed machine types "
                 f"({', '.join(sorted(context.allowed_machine_types)) or 'none'})",
             )
 
@@ -182,7 +182,7 @@ def _tags_of_group(resource: Resource, by_urn: Mapping[str, Resource]) -> Mappin
     return next((tags_of(one) for one in sources if one is not None and one.type in GCP_TEMPLATES), dict[str, Any]())
 
 
-def _lie_in_one_zone(groups: Sequence[Resource]) -> bool:
+def _are_in_one_zone(groups: Sequence[Resource]) -> bool:
     zones: set[str] = set()
     for group in groups:
         several = group.at("distributionPolicyZones")
@@ -202,14 +202,14 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
         groups[pool].append(resource)
     for pool, of_pool in sorted(groups.items()):
         machines = {m for group in of_pool for m in machine_types_of(group)}
-        if _lie_in_one_zone(of_pool):
-            wrong = f"spot of pool {pool} lies in one zone"
+        if _are_in_one_zone(of_pool):
+            wrong = f"spot capacity of pool {pool} is in one zone"
             yield Violation(resource=of_pool[0].name, type=of_pool[0].type, wrong=wrong)
         if len(machines) < 2 and of_pool[0].type == AWS_GROUP:
             yield Violation(
                 resource=of_pool[0].name,
                 type=of_pool[0].type,
-                wrong=f"spot of pool {pool} knows one machine type ({', '.join(machines) or 'none'})",
+                wrong=f"spot capacity of pool {pool} has only one machine type ({', '.join(machines) or 'none'})",
             )
 
 
@@ -217,8 +217,8 @@ def _fallback(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
         largest = number(resource.at("maxSize"))
         if largest is not None and largest > MOST_ON_DEMAND:
-            says = f"must be at most {MOST_ON_DEMAND}: these instances cost the highest price"
-            yield Wrong(path="maxSize", value=resource.at("maxSize"), says=says)
+            message = f"must be at most {MOST_ON_DEMAND}, because on-demand has the highest price"
+            yield Wrong(path="maxSize", value=resource.at("maxSize"), message=message)
 
 
 MOST_ON_DEMAND: Final = 64
@@ -231,28 +231,28 @@ def _ends(resource: Resource, context: Context) -> Iterator[Wrong]:
     path = "deleteAtTime" if resource.at("deleteAtTime") else "endDate"
     end = resource.at(path)
     if isinstance(end, str) and _DAY.match(end) and end[:10] < context.today.isoformat():
-        yield Wrong(path=path, value=end, says="is past")
+        yield Wrong(path=path, value=end, message="is in the past")
     if resource.at("endDateType") == "limited" or resource.at("deleteAtTime") is not None:
         return
     path, review = f"{_tags(resource)}.{tags.REVIEW_BY}", tags_of(resource).get(tags.REVIEW_BY)
     if review is UNKNOWN:
         return
     if review is None:
-        yield Wrong(path=path, says="must be a day, where the reservation has no end")
+        yield Wrong(path=path, message="must be a date, because the reservation has no end")
         return
     try:
         day = date.fromisoformat(str(review))
     except ValueError:
-        yield Wrong(path=path, value=review, says="must be a day, as 2027-06-30")
+        yield Wrong(path=path, value=review, message="must be a date, for example 2027-06-30")
         return
     if day < context.today:
-        yield Wrong(path=path, value=review, says="is past")
+        yield Wrong(path=path, value=review, message="is in the past")
 
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def _room(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _disk_space(resource: Resource, context: Context) -> Iterator[Wrong]:
     present = tags_of(resource)
     weights = context.model_gib.get(str(present.get(tags.POOL)))
     if weights is None or resource.type in RESERVATIONS:
@@ -263,13 +263,13 @@ def _room(resource: Resource, context: Context) -> Iterator[Wrong]:
             machine = catalogue.machine(cloud, name)
         except catalogue.UnknownMachineError:
             continue
-        room = Decimal(machine.nvme_bytes) / GIB
-        if room < 2 * weights:
+        disk_gib = Decimal(machine.nvme_bytes) / GIB
+        if disk_gib < 2 * weights:
             yield Wrong(
                 path=_place(resource),
                 value=name,
-                says=f"has {room:.0f} GiB of local NVMe; the model needs {2 * weights:.1f} GiB "
-                "(the served revision and the next one)",
+                message=f"has {disk_gib:.0f} GiB of local NVMe, and the model needs {2 * weights:.1f} GiB for the "
+                "served revision and the next one",
             )
 
 
@@ -277,58 +277,58 @@ def _sources(resources: Sequence[Resource], context: Context) -> Iterator[Violat
     del resources
     for name, source in sorted(context.model_sources.items()):
         if source.lower().split("@")[0].endswith(UNSAFE_SUFFIXES):
-            yield Violation(resource=name, wrong=f"the model's source {source} is no safetensors")
+            yield Violation(resource=name, wrong=f"the model's source {source} is not in the safetensors format")
 
 
 RULES: Final = (
     Rule(
         id="gpu-group-owned-and-bounded",
-        reason="Watchdogs skip what carries no tags, and a group without a limit has no highest price.",
-        remedy="Set maxSize and the tags of gpufleet/domain/tags.py (labels on Google Cloud).",
+        reason="Watchdogs ignore instances without tags, and the cost of a group without a limit is unbounded.",
+        remedy="Set maxSize and the tags in gpufleet/domain/tags.py (labels on Google Cloud).",
         judges="maxSize and tags of Auto Scaling groups; labels of GPU templates and instances of Google Cloud",
         of_one=_bounded,
     ),
     Rule(
         id="machine-type-allowed",
         reason="One p5.48xlarge by mistake costs more in a day than a development environment in a month.",
-        remedy="Choose an allowed type or add this one to policies.machine_types in the settings.",
+        remedy="Choose an allowed machine type, or add this one to policies.machine_types in the settings.",
         judges="machine types with GPUs that templates, groups, fleets, instances and reservations may start,"
-        " where the settings name policies.machine_types",
+        " if the settings have policies.machine_types",
         of_one=_allowed,
     ),
     Rule(
         id="spot-spread",
-        reason="One zone or one machine type is lost all at once.",
-        remedy="Give the pool's spot two zones and two machine types or more.",
-        judges="zones and machine types of each pool's spot groups, in an environment named prod",
+        reason="All spot capacity of one zone or one machine type can be lost at the same time.",
+        remedy="Use at least two zones and two machine types for the pool's spot capacity.",
+        judges="zones and machine types of each pool's spot groups, in an environment with the name prod",
         of_all=_spread,
     ),
     Rule(
         id="fallback-bounded",
-        reason="When all spot is lost, on-demand takes its place at the full price.",
-        remedy="Lower capacity.on_demand.max of the pool. Looked at on AWS: Google's groups know no largest size.",
-        judges="maxSize of the on-demand groups of AWS",
+        reason="When spot capacity is lost, on-demand replaces it at the full price.",
+        remedy="Lower capacity.on_demand.max of the pool.",
+        judges="maxSize of on-demand groups on AWS; groups on Google Cloud have no maximum size",
         of_one=_fallback,
     ),
     Rule(
         id="reservation-ends-or-is-reviewed",
-        reason="A reservation is paid for whether anybody uses it or not.",
-        remedy="Give it an end (ends) or a date to look at it again (review_by).",
+        reason="A reservation is paid for even if no instance uses it.",
+        remedy="Set its end (ends) or the date of its next review (review_by).",
         judges="ends and review-by tags of reservations",
         of_one=_ends,
     ),
     Rule(
         id="model-fits-local-disk",
-        reason="A revision is fetched beside the one that is served.",
-        remedy="Choose a machine type with more local NVMe or a smaller model.",
-        judges="the local disks of each pool's machine types, and the weights of its model",
-        of_one=_room,
+        reason="Instances download the next revision while they serve the current one.",
+        remedy="Choose a machine type with more local NVMe, or a smaller model.",
+        judges="local disks of each pool's machine types, and the weights of its model",
+        of_one=_disk_space,
     ),
     Rule(
         id="safetensors-only",
         reason="Other formats can run code when they are loaded.",
         remedy="Convert the model to safetensors and add it with `gpufleet model add`.",
-        judges="where the settings' models come from",
+        judges="sources of the models in the settings",
         of_all=_sources,
     ),
 )

@@ -50,8 +50,8 @@ class Context:
     @property
     def fleet(self) -> str:
         """The settings as JSON, even if parts of them could not be read (see `written`)."""
-        said = self.config.get(KEY)
-        return said if isinstance(said, str) else json.dumps(said, default=str)
+        value = self.config.get(KEY)
+        return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 @lru_cache(maxsize=8)

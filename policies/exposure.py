@@ -42,9 +42,9 @@ def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
     elif kind in _GCP_FRONTS:
         scheme = resource.at("loadBalancingScheme")
         if scheme not in _INTERNAL:
-            yield Wrong(path="loadBalancingScheme", value=scheme, says=f"must be one of {', '.join(_INTERNAL)}")
+            yield Wrong(path="loadBalancingScheme", value=scheme, message=f"must be one of {', '.join(_INTERNAL)}")
     elif kind == _GCP_SUBNET:
-        yield from _must_be_if_said(resource.props, "ipv6AccessType", "", "INTERNAL")
+        yield from _must_be_if_set(resource.props, "ipv6AccessType", "", "INTERNAL")
     elif kind == LAUNCH_TEMPLATE:
         yield from _template(resource)
     elif kind in RUNS_INSTANCES:
@@ -57,17 +57,19 @@ def _template(template: Resource) -> Iterator[Wrong]:
     interfaces = template.at("networkInterfaces")
     if not is_list(interfaces) or not interfaces:
         yield Wrong(
-            path="networkInterfaces", value=interfaces, says="must list an interface; else the subnet decides"
+            path="networkInterfaces",
+            value=interfaces,
+            message="must list a network interface; otherwise the subnet assigns addresses",
         )
         return
     for index, interface in enumerate(interfaces):
         path = f"networkInterfaces[{index}]"
         if not is_map(interface):
-            yield Wrong(path=path, value=interface, says="must be known")
+            yield Wrong(path=path, value=interface, message="must be known")
             continue
         public = interface.get("associatePublicIpAddress")
         if not is_false(public):
-            yield Wrong(path=f"{path}.associatePublicIpAddress", value=public, says="must be false")
+            yield Wrong(path=f"{path}.associatePublicIpAddress", value=public, message="must be false")
         yield from _none_of(interface, (*_IPV6, "associateCarrierIpAddress"), f"{path}.")
         yield from _foreign_interface(interface, ("networkInterfaceId",), f"{path}.")
 
@@ -75,28 +77,32 @@ def _template(template: Resource) -> Iterator[Wrong]:
 def _instance(instance: Resource) -> Iterator[Wrong]:
     public = instance.at("associatePublicIpAddress")
     if not is_false(public):
-        yield Wrong(path="associatePublicIpAddress", value=public, says="must be false")
+        yield Wrong(path="associatePublicIpAddress", value=public, message="must be false")
     yield from _none_of(instance.props, (*_IPV6, "enablePrimaryIpv6"))
     yield from _foreign_interface(instance.props, ("networkInterfaces", "primaryNetworkInterface"))
 
 
-def _foreign_interface(said: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+def _foreign_interface(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
     for key in keys:
-        if said.get(key) not in (None, "", []):
-            yield Wrong(path=f"{path}{key}", value=said[key], says="an interface made elsewhere may have an address")
+        if props.get(key) not in (None, "", []):
+            yield Wrong(
+                path=f"{path}{key}",
+                value=props[key],
+                message="a network interface from outside the plan may have a public address",
+            )
 
 
-def _none_of(said: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+def _none_of(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
     """Yield properties that assign public addresses if they are set at all."""
     for key in keys:
-        value = said.get(key)
+        value = props.get(key)
         if not (value in (None, "", []) or is_false(value) or number(value) == 0):
-            yield Wrong(path=f"{path}{key}", value=value, says="gives a public address; leave it out")
+            yield Wrong(path=f"{path}{key}", value=value, message="assigns a public address; leave it out")
 
 
-def _must_be_if_said(said: Mapping[str, Any], key: str, path: str, allowed: str) -> Iterator[Wrong]:
-    if (value := said.get(key)) not in (None, "", allowed):
-        yield Wrong(path=f"{path}{key}", value=value, says=f"must be {allowed}, or left out")
+def _must_be_if_set(props: Mapping[str, Any], key: str, path: str, allowed: str) -> Iterator[Wrong]:
+    if (value := props.get(key)) not in (None, "", allowed):
+        yield Wrong(path=f"{path}{key}", value=value, message=f"must be {allowed}, or left out")
 
 
 def _google_interfaces(template: Resource) -> Iterator[Wrong]:
@@ -104,19 +110,19 @@ def _google_interfaces(template: Resource) -> Iterator[Wrong]:
     if template.type in GCP_COPIES and interfaces is None:
         return  # the source of the copy is checked
     if not is_list(interfaces) or not interfaces:
-        yield Wrong(path="networkInterfaces", value=interfaces, says="must list an interface")
+        yield Wrong(path="networkInterfaces", value=interfaces, message="must list a network interface")
         return
     for index, interface in enumerate(interfaces):
         path = f"networkInterfaces[{index}]"
         if not is_map(interface):
-            yield Wrong(path=path, value=interface, says="must be known")
+            yield Wrong(path=path, value=interface, message="must be known")
             continue
         for key in ("accessConfigs", "ipv6AccessConfigs"):
             if interface.get(key) not in (None, []):
                 yield Wrong(
-                    path=f"{path}.{key}", value=interface[key], says="gives an external address; leave it out"
+                    path=f"{path}.{key}", value=interface[key], message="assigns an external address; leave it out"
                 )
-        yield from _must_be_if_said(interface, "stackType", f"{path}.", "IPV4_ONLY")
+        yield from _must_be_if_set(interface, "stackType", f"{path}.", "IPV4_ONLY")
 
 
 def _before_instances(resource: Resource) -> Iterator[Wrong]:
@@ -125,16 +131,22 @@ def _before_instances(resource: Resource) -> Iterator[Wrong]:
         for key in ("mapPublicIpOnLaunch", "assignIpv6AddressOnCreation", "ipv6Native"):
             value = resource.at(key)
             if value is UNKNOWN or is_true(value):
-                yield Wrong(path=key, value=value, says="must be false; a NAT gateway needs no such subnet")
+                yield Wrong(path=key, value=value, message="must be false; a NAT gateway does not need it")
         if resource.type != _OWN_SUBNET and resource.at("mapPublicIpOnLaunch") is None:
-            yield Wrong(path="mapPublicIpOnLaunch", says="must be false; a default subnet gives public addresses")
+            yield Wrong(
+                path="mapPublicIpOnLaunch", message="must be false; a default subnet assigns public addresses"
+            )
     elif resource.type in _LOAD_BALANCERS:
         if not is_true(internal := resource.at("internal")):
-            yield Wrong(path="internal", value=internal, says="must be true; else it has public addresses")
+            yield Wrong(
+                path="internal",
+                value=internal,
+                message="must be true; otherwise the load balancer has public addresses",
+            )
     elif resource.type in _ADDRESSES:
         for key in ("instance", "instanceId", "networkInterface", "networkInterfaceId"):
             if (value := resource.at(key)) not in (None, ""):
-                yield Wrong(path=key, value=value, says="gets a public address")
+                yield Wrong(path=key, value=value, message="would have a public address")
 
 
 _OWN_SUBNET: Final = "aws:ec2/subnet:Subnet"
@@ -142,8 +154,8 @@ _OWN_SUBNET: Final = "aws:ec2/subnet:Subnet"
 RULES: Final = (
     Rule(
         id="no-public-address",
-        reason="An engine without a door to the internet cannot be found from there.",
-        remedy="Set it to false; administration goes through SSM or IAP, clients through the router.",
+        reason="The internet cannot reach an engine without a public address.",
+        remedy="Remove the public address. Operators connect through SSM or IAP, and clients through the router.",
         of_one=_public_address,
         judges="interfaces of templates and instances, subnets, elastic addresses, load balancers, forwarding rules",
     ),

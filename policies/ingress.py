@@ -19,17 +19,17 @@ _PREFIX_LIST_ENTRY: Final = "aws:ec2/managedPrefixListEntry:ManagedPrefixListEnt
 
 _INWARD: Final = (None, "", "INGRESS", UNKNOWN)
 """Values of a direction that mean inbound. A missing direction also means inbound."""
-_LETS_NOBODY_IN: Final = ("deny", "goto_next", "mirror", "do_not_mirror")
+_NOT_ADMITTING: Final = ("deny", "goto_next", "mirror", "do_not_mirror")
 """Actions of firewall policy rules that allow no traffic by themselves. Every other action allows traffic, including
 one that inspects it.
 """
 _INSIDE: Final = ("NON_INTERNET", "INTRA_VPC", "VPC_NETWORKS")
 """Source scopes that contain no internet address."""
 _OF_OTHERS: Final = {
-    "srcRegionCodes": "everybody in these regions may send; name networks",
-    "srcThreatIntelligences": "these lists are Google's to change; name networks",
-    "srcFqdns": "who owns the name decides about its addresses; name networks",
-    "srcAddressGroups": "what the group holds is not known here; name its networks",
+    "srcRegionCodes": "allows all addresses of these regions; list networks instead",
+    "srcThreatIntelligences": "Google can change these lists; list networks instead",
+    "srcFqdns": "the owner of the name can change its addresses; list networks instead",
+    "srcAddressGroups": "the addresses of the group are unknown; list networks instead",
 }
 """Sources of firewall policy rules whose addresses a plan does not show."""
 
@@ -47,15 +47,15 @@ def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
     networks: list[Network] = []
     for source in _sources(resource):
         if source.cidr is UNKNOWN:
-            yield Wrong(path=source.path, value=UNKNOWN, says="must be known in the preview")
+            yield Wrong(path=source.path, value=UNKNOWN, message="must be known in the preview")
         elif (found := network(source.cidr)) is None:
-            yield Wrong(path=source.path, value=source.cidr, says="is no network")
+            yield Wrong(path=source.path, value=source.cidr, message="is not a network")
         else:
             networks.append(found)
             if (alone := public([found])).too_many:
-                yield Wrong(path=source.path, value=source.cidr, says=f"lets in {alone}")
+                yield Wrong(path=source.path, value=source.cidr, message=f"allows {alone}")
     if not any(public([one]).too_many for one in networks) and (together := public(networks)).too_many:
-        yield Wrong(path="", value=None, says=f"its networks together let in {together}")
+        yield Wrong(path="", value=None, message=f"its networks together allow {together}")
     yield from _google(resource)
 
 
@@ -69,7 +69,7 @@ def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Viola
     lists = Made(resource for resource in resources if resource.type == _PREFIX_LIST)
     for resource in resources:
         yield from _prefix_lists(resource, lists)
-        sources = {n for source in _sources(resource, said_only=True) if (n := network(source.cidr)) is not None}
+        sources = {n for source in _sources(resource, known_only=True) if (n := network(source.cidr)) is not None}
         # the check of the single resource reports a set that is too large by itself
         if sources and not public(sources).too_many:
             (excepted if _RULE.excepts(resource, context) else judged).append((resource, sources))
@@ -90,14 +90,14 @@ def _together(
         reported.append(max(judged, key=lambda one: public(one[1]).share)[0])
     if with_all.too_many:
         reported += [resource for resource, sources in excepted if public(sources).share > 0]
-    wrong = Wrong(says=f"with other resources of the plan it lets in {together if together.too_many else with_all}")
+    wrong = Wrong(message=f"with other resources of the plan it allows {together if together.too_many else with_all}")
     yield from map(wrong.on, reported)
 
 
-def _sources(resource: Resource, *, said_only: bool = False) -> Iterator[_Source]:
-    """Yield every value that must be a network. `said_only` omits values that a preview does not know."""
+def _sources(resource: Resource, *, known_only: bool = False) -> Iterator[_Source]:
+    """Yield every value that must be a network. `known_only` omits values that a preview does not know."""
     for source in _listed(resource):
-        if source.cidr is not None and not (said_only and source.cidr is UNKNOWN):
+        if source.cidr is not None and not (known_only and source.cidr is UNKNOWN):
             yield source
 
 
@@ -184,10 +184,10 @@ def _prefix_lists(resource: Resource, lists: Made) -> Iterator[Violation]:
         sources = resource.depends.get(path, ())
         for value in named:
             # properties that the program does not set are unknown, too, because providers compute them
-            said = value is not UNKNOWN or sources or _is_only_source(resource)
-            if said and not lists.has(value, sources):
-                wrong = "must name a prefix list that this plan makes; what another holds is not known here"
-                yield Wrong(path=path, value=value, says=wrong).on(resource)
+            is_set = value is not UNKNOWN or sources or _is_only_source(resource)
+            if is_set and not lists.has(value, sources):
+                wrong = "must name a prefix list of this plan; the networks in others are unknown"
+                yield Wrong(path=path, value=value, message=wrong).on(resource)
 
 
 def _is_only_source(rule: Resource) -> bool:
@@ -214,22 +214,26 @@ def _all(value: Any) -> list[Any]:
 def _google(resource: Resource) -> Iterator[Wrong]:
     """Check a firewall or a firewall policy rule for public sources and for sources with unknown addresses."""
     # a list of accounts or tags with unknown members has members; an unknown list may be empty
-    named = any(is_list(said := resource.at(key)) and said for key in _SOURCES)
+    named = any(is_list(listed := resource.at(key)) and listed for key in _SOURCES)
     if resource.type == FIREWALL and _lets_in(resource) and not named:
         yield Wrong(
-            path="sourceRanges", value=resource.at("sourceRanges"), says="names no source, which is everybody"
+            path="sourceRanges",
+            value=resource.at("sourceRanges"),
+            message="has no source, which allows all addresses",
         )
     for path, match in _policy_matches(resource):
-        for key, says in _OF_OTHERS.items():
+        for key, message in _OF_OTHERS.items():
             if match.get(key) not in (None, []):
-                yield Wrong(path=f"{path}.{key}", value=match[key], says=says)
+                yield Wrong(path=f"{path}.{key}", value=match[key], message=message)
         by_others = any(match.get(key) not in (None, []) for key in _OF_OTHERS)
         named = any(
-            is_list(said := match.get(key)) and said for key in ("srcIpRanges", "srcSecureTags", "srcNetworks")
+            is_list(listed := match.get(key)) and listed for key in ("srcIpRanges", "srcSecureTags", "srcNetworks")
         )
         scope = match.get("srcNetworkScope") or match.get("srcNetworkContext")
         if not named and not by_others and scope not in _INSIDE:
-            yield Wrong(path=path, value=match.get("srcIpRanges"), says="names no source, which is everybody")
+            yield Wrong(
+                path=path, value=match.get("srcIpRanges"), message="has no source, which allows all addresses"
+            )
 
 
 _SOURCES: Final = ("sourceRanges", "sourceTags", "sourceServiceAccounts")
@@ -254,7 +258,7 @@ def _policy_matches(resource: Resource) -> Iterator[tuple[str, Mapping[str, Any]
         *((f"{path}.", rule) for path, rule in _maps(resource.at("rules"), "rules")),
     ]
     for path, rule in rules:
-        if rule.get("action") in _LETS_NOBODY_IN or rule.get("direction") not in _INWARD:
+        if rule.get("action") in _NOT_ADMITTING or rule.get("direction") not in _INWARD:
             continue
         match = rule.get("match")
         if is_map(match):
@@ -268,15 +272,15 @@ _POLICIES: Final = ("FirewallPolicy", "firewallPolicy", "OrganizationSecurityPol
 
 _RULE: Final = Rule(
     id="no-open-ingress",
-    reason="An open port is found within minutes, and many narrow networks are as open as one wide.",
+    reason="Scanners find an open port within minutes, and many narrow networks are as open as one wide network.",
     remedy=(
-        "Name the client networks in the settings; all sources of a plan may hold 2^24 public IPv4 addresses and "
-        "less than a /32 of IPv6."
+        "List the client networks in the settings. All sources of a plan together may contain 2^24 public IPv4 "
+        "addresses and less than a /32 of IPv6."
     ),
     of_one=_malformed,
     of_all=_too_many,
     judges=(
-        "sources of security groups and their rules, prefix lists, firewalls and firewall policies, each and all "
+        "sources of security groups and their rules, prefix lists, firewalls and firewall policies, separately and "
         "together; private and reserved networks, and Google's health checks and tunnels, do not count"
     ),
 )

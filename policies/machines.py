@@ -23,7 +23,7 @@ from policies.resource import (
     known,
     number,
 )
-from policies.resource_types import let_pass
+from policies.resource_types import is_excepted
 from policies.rule import Rule, Violation, Wrong
 
 _MOST_HOPS: Final = 1
@@ -51,7 +51,7 @@ def _metadata(resource: Resource, _: Context) -> Iterator[Wrong]:
             return  # the source of the copy is checked
         for key in ("enableSecureBoot", "enableVtpm", "enableIntegrityMonitoring"):
             if not is_true(value := resource.at("shieldedInstanceConfig", key)):
-                yield Wrong(path=f"shieldedInstanceConfig.{key}", value=value, says="must be true")
+                yield Wrong(path=f"shieldedInstanceConfig.{key}", value=value, message="must be true")
 
 
 def _metadata_options(resource: Resource) -> Iterator[Wrong]:
@@ -60,29 +60,33 @@ def _metadata_options(resource: Resource) -> Iterator[Wrong]:
         return
     tokens = resource.at(options, "httpTokens")
     if tokens != "required":
-        yield Wrong(path=f"{options}.httpTokens", value=tokens, says="must be required")
+        yield Wrong(path=f"{options}.httpTokens", value=tokens, message="must be required")
     hops = resource.at(options, "httpPutResponseHopLimit")
     most = _MOST_HOPS_OF_ONE if resource.type == AWS_INSTANCE else _MOST_HOPS
-    if hops is not None and ((said := number(hops)) is None or said > most):
-        yield Wrong(path=f"{options}.httpPutResponseHopLimit", value=hops, says=f"must be at most {most}")
+    if hops is not None and ((limit := number(hops)) is None or limit > most):
+        yield Wrong(path=f"{options}.httpPutResponseHopLimit", value=hops, message=f"must be at most {most}")
     tags = resource.at(options, "instanceMetadataTags")
     if tags not in (None, "disabled"):
-        yield Wrong(path=f"{options}.instanceMetadataTags", value=tags, says="must be disabled")
+        yield Wrong(path=f"{options}.instanceMetadataTags", value=tags, message="must be disabled")
 
 
 def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
     kind = resource.type
     if kind in RUNS_INSTANCES:
         if (key := resource.at("keyName")) not in (None, ""):
-            yield Wrong(path="keyName", value=key, says="lets in whoever has the key; leave it out")
+            yield Wrong(path="keyName", value=key, message="allows logins with a shared key; leave it out")
         if not ((check := resource.at("sourceDestCheck")) is None or is_true(check)):
-            yield Wrong(path="sourceDestCheck", value=check, says="must be true: it forwards nobody's packets")
+            yield Wrong(
+                path="sourceDestCheck", value=check, message="must be true, because instances do not forward packets"
+            )
     elif kind in GCP_TEMPLATES:
         # OS Login is required for instances of pools; another instance may inherit it from its project
         yield from _of_metadata(resource.at("metadata"), "metadata", needs_login=kind in _TEMPLATES)
         yield from _account(resource)
         if not ((forward := resource.at("canIpForward")) is None or is_false(forward)):
-            yield Wrong(path="canIpForward", value=forward, says="must be false: it forwards nobody's packets")
+            yield Wrong(
+                path="canIpForward", value=forward, message="must be false, because instances do not forward packets"
+            )
     elif kind in GCP_GROUPS:
         # a group's metadata overrides its template's
         yield from _of_metadata(resource.at("allInstancesConfig", "metadata"), "allInstancesConfig.metadata")
@@ -95,34 +99,46 @@ def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
 
 def _of_metadata(metadata: Any, path: str, *, needs_login: bool = False) -> Iterator[Wrong]:
     if metadata is not None and not is_map(metadata):
-        yield Wrong(path=path, value=metadata, says="must be known: it may hold keys")
+        yield Wrong(path=path, value=metadata, message="must be known, because it may contain keys")
         return
-    said: Mapping[str, Any] = metadata or {}
+    items: Mapping[str, Any] = metadata or {}
     for key in _KEYS:
-        if (value := said.get(key)) not in (None, ""):
-            yield Wrong(path=f"{path}.{key}", value=value, says="lets in whoever has the key; leave it out")
+        if (value := items.get(key)) not in (None, ""):
+            yield Wrong(path=f"{path}.{key}", value=value, message="allows logins with a shared key; leave it out")
     for key in _SCRIPTS_ELSEWHERE:
-        if (value := said.get(key)) not in (None, ""):
-            yield Wrong(path=f"{path}.{key}", value=value, says="runs what others may change; give the script itself")
-    login = said.get("enable-oslogin")
+        if (value := items.get(key)) not in (None, ""):
+            yield Wrong(
+                path=f"{path}.{key}",
+                value=value,
+                message="runs a script that others can change; write the script itself",
+            )
+    login = items.get("enable-oslogin")
     if not is_true(login) and (login is not None or needs_login):
-        yield Wrong(path=f"{path}.enable-oslogin", value=login, says="must be TRUE: people log in as themselves")
-    serial = said.get("serial-port-enable")
+        yield Wrong(
+            path=f"{path}.enable-oslogin",
+            value=login,
+            message="must be TRUE, so that people log in with their own accounts",
+        )
+    serial = items.get("serial-port-enable")
     if not (serial is None or is_false(serial) or serial in ("", "0")):
-        yield Wrong(path=f"{path}.serial-port-enable", value=serial, says="must be false: it passes every firewall")
+        yield Wrong(
+            path=f"{path}.serial-port-enable",
+            value=serial,
+            message="must be false, because the serial port bypasses firewalls",
+        )
 
 
 def _account(resource: Resource) -> Iterator[Wrong]:
     account = resource.at("serviceAccount")
     if account is UNKNOWN:
-        yield Wrong(path="serviceAccount", value=account, says="must be known")
+        yield Wrong(path="serviceAccount", value=account, message="must be known")
     elif account is not None:
         email = resource.at("serviceAccount", "email")
         if email in (None, "") or (isinstance(email, str) and _DEFAULT_ACCOUNT.fullmatch(email)):
             yield Wrong(
                 path="serviceAccount.email",
                 value=email,
-                says="is the project's default account, which may have every right; name one of its own",
+                message="is the project's default account, which may have all permissions; use a separate account",
             )
 
 
@@ -130,12 +146,12 @@ def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Vio
     """The plan must create the identities of instances, so that the other rules check their permissions."""
     made = Made(resource for resource in resources if resource.type in (ACCOUNT, PROFILE))
     for resource in resources:
-        if let_pass(resource, context):
+        if is_excepted(resource, context):
             continue  # an exception names the resource
         for key, path, value in _acts_as(resource):
             if not made.has(value, resource.depends.get(key, ())):
-                wrong = "must be one that this plan makes: nobody judged the rights of another"
-                yield Wrong(path=path, value=value, says=wrong).on(resource)
+                wrong = "must be created by this plan, because the rules do not check the permissions of others"
+                yield Wrong(path=path, value=value, message=wrong).on(resource)
 
 
 def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
@@ -148,11 +164,11 @@ def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
         return
     value = resource.at(key)
     named = [(f"{key}.{part}", value.get(part)) for part in inner] if is_map(value) else [(key, value)]
-    said = [(path, one) for path, one in named if one not in (None, "")]
+    given = [(path, one) for path, one in named if one not in (None, "")]
     # the state has all identifiers of a reference although the program set one; a value that the provider leaves
     # unknown was not set
-    known_ones = [(path, one) for path, one in said if one is not UNKNOWN]
-    unknown_ones = said[:1] if key in resource.depends or is_map(value) else []
+    known_ones = [(path, one) for path, one in given if one is not UNKNOWN]
+    unknown_ones = given[:1] if key in resource.depends or is_map(value) else []
     for path, one in known_ones[:1] or unknown_ones:
         yield key, path, one
 
@@ -165,7 +181,7 @@ def _disks(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _must_be_true(resource, "rootBlockDevice", "encrypted")
         disks = resource.at("ebsBlockDevices")
         if disks is UNKNOWN:
-            yield Wrong(path="ebsBlockDevices", value=disks, says="must be known")
+            yield Wrong(path="ebsBlockDevices", value=disks, message="must be known")
         for index in range(len(disks) if is_list(disks) else 0):
             yield from _must_be_true(resource, "ebsBlockDevices", index, "encrypted")
     elif kind == "aws:ebs/volume:Volume" or kind in _COPIES_OF_DISKS:
@@ -178,43 +194,45 @@ def _mapped_disks(mappings: Any) -> Iterator[Wrong]:
     path = "blockDeviceMappings"
     if not is_list(mappings) or not mappings:
         yield Wrong(
-            path=path, value=mappings, says="must list the root disk; else the image decides about encryption"
+            path=path,
+            value=mappings,
+            message="must list the root disk; otherwise the image decides whether it is encrypted",
         )
         return
     for index, mapping in enumerate(mappings):
         disk = mapping.get("ebs") if is_map(mapping) else UNKNOWN
         if not is_map(disk):
-            yield Wrong(path=f"{path}[{index}].ebs", value=disk, says="must be given; else the image decides")
+            yield Wrong(path=f"{path}[{index}].ebs", value=disk, message="must be set; otherwise the image decides")
         elif not is_true(value := disk.get("encrypted")):
-            yield Wrong(path=f"{path}[{index}].ebs.encrypted", value=value, says="must be true")
+            yield Wrong(path=f"{path}[{index}].ebs.encrypted", value=value, message="must be true")
     names = [mapping.get("deviceName") for mapping in mappings if is_map(mapping)]
     # AWS accepts no mapping without a device name
     if any(known(name) for name in names) and not any(name in _ROOT_DEVICES for name in names):
         yield Wrong(
             path=path,
             value=names,
-            says=f"maps no root disk ({' or '.join(_ROOT_DEVICES)}): the image decides about it",
+            message=f"does not contain the root disk ({' or '.join(_ROOT_DEVICES)}), so the image decides",
         )
 
 
 def _must_be_true(resource: Resource, *path: str | int) -> Iterator[Wrong]:
     if not is_true(value := resource.at(*path)):
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        yield Wrong(path=name, value=value, says="must be true")
+        yield Wrong(path=name, value=value, message="must be true")
 
 
 RULES: Final = (
     Rule(
         id="metadata-protected",
-        reason="A request forged through the engine must not read the instance's credentials or boot another system.",
-        remedy="Require IMDSv2 tokens and one hop on AWS, a Shielded VM on Google Cloud.",
+        reason="A request that is forged through the engine must not read credentials or boot another system.",
+        remedy="Require IMDSv2 tokens and a hop limit of 1 on AWS, and a Shielded VM on Google Cloud.",
         of_one=_metadata,
         judges="metadataOptions (AWS) and shieldedInstanceConfig (Google Cloud) of templates and instances",
     ),
     Rule(
         id="instance-access-managed",
-        reason="A key or an account that many share says nothing about who used it, and outlives their jobs.",
-        remedy="People come through SSM or IAP with OS Login; a machine acts as an account of its own.",
+        reason="A shared key or account does not show who used it, and stays valid after people leave.",
+        remedy="Connect through SSM, or through IAP with OS Login. Give each kind of machine its own account.",
         of_one=_access,
         of_all=_identities,
         judges=(
@@ -224,9 +242,9 @@ RULES: Final = (
     ),
     Rule(
         id="disks-encrypted",
-        reason="Disks outlive instances.",
-        remedy="Set encrypted to true, for the root disk too.",
+        reason="Disks outlive their instances.",
+        remedy="Set encrypted to true, also for the root disk.",
         of_one=_disks,
-        judges="block devices of templates and instances of AWS, volumes, copies of snapshots; Google encrypts all",
+        judges="block devices of templates and instances, volumes and copies of snapshots (AWS)",
     ),
 )

@@ -73,7 +73,7 @@ def policies(context: Context) -> list[Policy]:
     if problems := problems_of(context):
         found.append(unreadable("; ".join(problems)))
     if context.unknown:
-        ignored = f"{', '.join(context.unknown)}: not known to this release of the policy pack, and not judged"
+        ignored = f"{', '.join(context.unknown)}: this release of the policy pack does not know it, and ignores it"
         found.append(_on_settings("settings-all-known", ignored, EnforcementLevel.ADVISORY))
     return found
 
@@ -86,7 +86,7 @@ def problems_of(context: Context) -> list[str]:
     for exception in context.exceptions:
         if (new := RENAMED.get(exception.rule)) is not None:
             named = f"the exception for {exception.resource}: {exception.rule}"
-            found.append(f"{named} is {new} now; look whether it is still needed")
+            found.append(f"{named} is now {new}; check whether the exception is still needed")
     return found
 
 
@@ -101,7 +101,7 @@ def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
 
     return StackValidationPolicy(
         name=name,
-        description="A plan is judged against its environment's settings.",
+        description="A plan is checked against the settings of its environment.",
         validate=validate,
         enforcement_level=level,
     )

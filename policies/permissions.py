@@ -27,12 +27,12 @@ def _beyond_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
 RULES: Final = (
     Rule(
         id="iam-in-list",
-        reason="Permissions that the program does not need turn every bug into a breach.",
+        reason="A permission that the program does not need can turn a bug into a breach.",
         remedy=(
-            "Allow what policies/lists has, as narrowly; write the list anew (python -m scripts.policy_lists) after a"
-            " change of the program; or give your own permission an exception."
+            "Allow only what policies/lists contains. After a change of the program, update the lists with `python -m"
+            " scripts.policy_lists`. For another permission, write an exception."
         ),
-        judges="policy documents of AWS, trust included, and managed policies; roles and members of Google",
+        judges="policy documents, trust policies and managed policies on AWS; roles and members on Google Cloud",
         of_one=_beyond_the_list,
         of_all=planned_names.judged,
     ),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from policies.resource import UNKNOWN, Resource
 
-_SAYS: Final[tuple[tuple[str | int, ...], ...]] = (
+_IDENTIFIERS: Final[tuple[tuple[str | int, ...], ...]] = (
     *(("id",), ("name",), ("arn",), ("email",), ("selfLink",), ("selfLinkUnique",)),
     *(("bucket",), ("zoneId",), ("dnsName",), ("privateIp",), ("ipAddress",)),
     ("networkInterfaces", 0, "networkIp"),
@@ -60,7 +60,9 @@ class Made:
 
 def names(resource: Resource) -> Iterator[str]:
     """Yield all known identifiers of a resource."""
-    for one, path in ((one, path) for one in (resource, replace(resource, props=resource.outputs)) for path in _SAYS):
+    for one, path in (
+        (one, path) for one in (resource, replace(resource, props=resource.outputs)) for path in _IDENTIFIERS
+    ):
         value = one.at(*path)
         if isinstance(value, str) and value and not (path == ("name",) and _LIKE_AN_ID.fullmatch(value)):
             yield plain_link(value)

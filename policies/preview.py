@@ -20,7 +20,7 @@ def resources_of(preview: Preview) -> tuple[Resource, ...]:
     resource.
     """
     if not preview.after:
-        raise PreviewError("the preview has no resources; make it with `pulumi preview --json --show-sames`")
+        raise PreviewError("the preview has no resources; create it with `pulumi preview --json --show-sames`")
     found = [_resource(one) for one in preview.after if not one.is_read]
     shown = {one.urn for one in preview.after}
     providers = dict.fromkeys(one.provider for one in preview.after if one.provider not in ("", *shown))
@@ -68,7 +68,7 @@ def _value(value: Any, path: str, hidden: list[str]) -> Any:
 def _hidden(resource: Resource, _: Context) -> Iterator[Wrong]:
     for path in resource.hidden:
         if path not in _ALWAYS_SECRET.get(resource.type, ()):
-            yield Wrong(path=path, value=UNKNOWN, says="the preview hides it as a secret")
+            yield Wrong(path=path, value=UNKNOWN, message="must not be hidden as a secret")
 
 
 _ALWAYS_SECRET: Final[Mapping[str, tuple[str, ...]]] = {"gcp:storage/bucketObject:BucketObject": ("content",)}
@@ -77,10 +77,10 @@ _ALWAYS_SECRET: Final[Mapping[str, tuple[str, ...]]] = {"gcp:storage/bucketObjec
 RULES: Final = (
     Rule(
         id="no-hidden-value",
-        reason="What a preview hides cannot be judged from it.",
-        remedy="Mark it as no secret; put secrets into SSM Parameter Store or Secret Manager and pass their names.",
+        reason="A value that a preview hides cannot be checked.",
+        remedy="Do not mark it as secret. Pass names of secrets in SSM Parameter Store or Secret Manager.",
         of_one=_hidden,
-        judges="what `pulumi preview --json` prints as [secret], which only `gpufleet policies check` meets",
+        judges="values that `pulumi preview --json` prints as [secret]; only `gpufleet policies check` sees them",
         parts=False,
     ),
 )

@@ -15,7 +15,7 @@ from policies.context import Context, written
 from policies.plan import Made
 from policies.reference_table import IMAGES, NOTHING, REFERENCES, ResourceReference
 from policies.resource import UNKNOWN, Resource, is_false
-from policies.resource_types import MADE, let_pass
+from policies.resource_types import MADE, is_excepted
 from policies.rule import Rule, Violation, Wrong
 
 
@@ -43,59 +43,63 @@ def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Viol
     for resource, reference in _references(resources, context):
         if reference.of == NOTHING:
             continue  # the check of the single resource reports it
-        for path, value in _strangers(resource, reference, made(reference.of, reference.given)):
-            yield Wrong(path=path, value=value, says=_says(reference, value)).on(resource)
+        for path, value in _outside_plan(resource, reference, made(reference.of, reference.given)):
+            yield Wrong(path=path, value=value, message=_message(reference, value)).on(resource)
 
 
 def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, ResourceReference]]:
     """Yield properties that may refer to a resource, except those that an exception names."""
     for resource in resources:
-        if (found := REFERENCES.get(resource.type)) and not let_pass(resource, context):
+        if (found := REFERENCES.get(resource.type)) and not is_excepted(resource, context):
             yield from ((resource, reference) for reference in found)
 
 
-def _strangers(resource: Resource, reference: ResourceReference, made: Made) -> Iterator[tuple[str, Any]]:
+def _outside_plan(resource: Resource, reference: ResourceReference, made: Made) -> Iterator[tuple[str, Any]]:
     """Yield path and value of references to resources outside the plan."""
     sources = resource.depends.get(reference.key, ())
     # providers leave unset properties unknown
-    is_said = resource.at(reference.key) is not UNKNOWN or bool(sources)
-    for said in _said(resource, reference) if is_said else [_NamedValue(reference.key, None)]:
-        if (said.value is not None or reference.must) and not made.has(said.value, sources, said.count):
-            yield said.path, said.value
+    is_set = resource.at(reference.key) is not UNKNOWN or bool(sources)
+    for named_value in _named_values(resource, reference) if is_set else [_NamedValue(reference.key, None)]:
+        if (named_value.value is not None or reference.must) and not made.has(
+            named_value.value, sources, named_value.count
+        ):
+            yield named_value.path, named_value.value
 
 
-def _said(resource: Resource, reference: ResourceReference) -> Iterator[_NamedValue]:
+def _named_values(resource: Resource, reference: ResourceReference) -> Iterator[_NamedValue]:
     """Yield the values of a resource at a reference's path."""
-    first, *rest = reference.path
-    return _values(resource.at(reference.key), tuple(rest), reference.key, is_listed=first.endswith("[]"))
+    first, *remaining_path = reference.path
+    return _values(resource.at(reference.key), tuple(remaining_path), reference.key, is_listed=first.endswith("[]"))
 
 
-def _values(value: Any, rest: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_NamedValue]:
+def _values(value: Any, remaining_path: tuple[str, ...], at: str, *, is_listed: bool) -> Iterator[_NamedValue]:
     """Yield the values at the end of a path, or None where a part of the path is not set."""
     if is_listed and is_list(value):
         unknown = sum(one is UNKNOWN for one in value)
         for index, one in enumerate(value):
-            for said in _values(one, rest, f"{at}[{index}]", is_listed=False):
-                yield _NamedValue(said.path, said.value, max(said.count, unknown))
+            for named_value in _values(one, remaining_path, f"{at}[{index}]", is_listed=False):
+                yield _NamedValue(named_value.path, named_value.value, max(named_value.count, unknown))
         if value:
             return
     if value in (None, "", []):
         yield _NamedValue(at, None)
     elif value is UNKNOWN and is_listed:
         yield _NamedValue(at, value, _NO_LIST)
-    elif is_map(value) and rest:
-        key = rest[0].removesuffix("[]")
-        yield from _values(value.get(key), rest[1:], f"{at}.{key}", is_listed=rest[0].endswith("[]"))
+    elif is_map(value) and remaining_path:
+        key = remaining_path[0].removesuffix("[]")
+        yield from _values(
+            value.get(key), remaining_path[1:], f"{at}.{key}", is_listed=remaining_path[0].endswith("[]")
+        )
     else:
         yield _NamedValue(at, value)
 
 
-def _says(reference: ResourceReference, value: Any) -> str:
+def _message(reference: ResourceReference, value: Any) -> str:
     kinds = " or ".join(sorted(kind.rpartition(":")[2] for kind in reference.of))
     if value is None:
-        return f"must name a {kinds} that this plan makes: nobody judged what holds without one"
-    named = ", or that the settings name" if reference.given else ""
-    return f"must be a {kinds} that this plan makes{named}: nobody judged another one"
+        return f"must name a {kinds} of this plan, because the rules do not check the default"
+    named = " or of the settings" if reference.given else ""
+    return f"must be a {kinds} of this plan{named}, because the rules do not check others"
 
 
 def _settings(context: Context) -> Resource:
@@ -125,20 +129,32 @@ def _given(context: Context) -> frozenset[str]:
 
 def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
     """Check one resource alone: references that no other rule checks, images and locations."""
-    if let_pass(resource, context):
+    if is_excepted(resource, context):
         return
     for reference in REFERENCES.get(resource.type, ()):
-        for said in _said(resource, reference) if reference.of == NOTHING else ():
-            if said.value is not None:
-                yield Wrong(path=said.path, value=said.value, says="must be left out: nobody judged what it names")
+        for named_value in _named_values(resource, reference) if reference.of == NOTHING else ():
+            if named_value.value is not None:
+                yield Wrong(
+                    path=named_value.path,
+                    value=named_value.value,
+                    message="must be left out, because the rules do not check what it names",
+                )
     yield from _images(resource, context)
     yield from _places(resource, context)
     if resource.type == _ENDPOINT:
         service = resource.at("serviceName")
         if not (isinstance(service, str) and _OF_AWS.fullmatch(service)):
-            yield Wrong(path="serviceName", value=service, says="must be a service of AWS, com.amazonaws.<region>.…")
+            yield Wrong(
+                path="serviceName",
+                value=service,
+                message="must be a service of AWS, for example com.amazonaws.us-east-1.s3",
+            )
     elif resource.type == _NETWORK and not is_false(value := resource.at("autoCreateSubnetworks")):
-        yield Wrong(path="autoCreateSubnetworks", value=value, says="must be false: nobody judges such subnets")
+        yield Wrong(
+            path="autoCreateSubnetworks",
+            value=value,
+            message="must be false, because the rules do not check such subnets",
+        )
 
 
 def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
@@ -146,10 +162,12 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
     named = [one for part in ("machines", "control") if (one := settings.at(part, "image")) is not None]
     image = IMAGES.get(resource.type)
     # without settings there is no list of images
-    for said in _said(resource, image) if image is not None and named else ():
-        if said.value is not None and said.value not in named:
+    for named_value in _named_values(resource, image) if image is not None and named else ():
+        if named_value.value is not None and named_value.value not in named:
             yield Wrong(
-                path=said.path, value=said.value, says="must be an image of the settings, of machines or control"
+                path=named_value.path,
+                value=named_value.value,
+                message="must be machines.image or control.image of the settings",
             )
 
 
@@ -164,7 +182,7 @@ def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
     key, places = allowed.get(resource.type.partition(":")[0], ("", ()))
     value = resource.at(key) if any(places) else None
     if value not in (None, "", *places):
-        yield Wrong(path=key, value=value, says=f"must be the {key} of the settings, or left out")
+        yield Wrong(path=key, value=value, message=f"must be the {key} of the settings, or left out")
 
 
 _ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
@@ -177,13 +195,13 @@ _OF_AWS: Final = re.compile(r"com\.amazonaws\.(?!vpce\.)[a-z]{2}-[a-z-]+-[0-9]\.
 RULES: Final = (
     Rule(
         id="references-in-plan",
-        reason="Security groups, routes, disks and images of others have rules or contents that nobody judged.",
-        remedy="Name what this program makes, or what the settings name: network, subnets, bucket, images.",
+        reason="The rules check only resources of the plan; others may have any rules, routes or contents.",
+        remedy="Use resources that this program creates, or the network, subnets, bucket and images of the settings.",
         of_one=_made_elsewhere,
         of_all=_of_others,
         judges=(
-            "what resources name of security groups, networks, subnets, routes, targets, addresses of DNS records, "
-            "disks, queues, accounts, keys and images; what an exception of resource-type-listed names may name all"
+            "references to security groups, networks, subnets, routes, targets, addresses of DNS records, disks, "
+            "queues, accounts, keys and images; a resource with an exception of resource-type-listed may refer to all"
         ),
     ),
 )

@@ -21,17 +21,19 @@ MADE: Final[Mapping[str, list[str]]] = json.loads(
 def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
     within = MADE.get(resource.type)
     if within is None:
-        yield Wrong(says="the program makes no resource of this type, so no rule was written for it")
+        yield Wrong(message="the program creates no resource of this type, so no rule checks it")
         return
     if resource.type.startswith("pulumi:providers:"):
         if not _DEFAULT_PROVIDER.fullmatch(resource.name):
-            yield Wrong(says="a provider of its own can reach another account; the program uses the stack's")
+            yield Wrong(message="a separate provider can access another account; use the provider of the stack")
         yield from _configured_otherwise(resource, context)
         return
     found = parents(resource.urn)
     if found is not None and found not in within:
         places = " or ".join(place or "the stack itself" for place in within)
-        yield Wrong(says=f"the program makes this type only in {places}, and this one is in {found or 'the stack'}")
+        yield Wrong(
+            message=f"the program creates this type only in {places}, and this resource is in {found or 'the stack'}"
+        )
 
 
 _DEFAULT_PROVIDER: Final = re.compile(r"default(_\d+_\d+_\d+)?")
@@ -46,9 +48,7 @@ def _configured_otherwise(provider: Resource, context: Context) -> Iterator[Wron
     for key, value in provider.props.items() if context.config else ():
         if key not in _OF_PLUGIN and _read(value) != _read(context.config.get(f"{package}:{key}")):
             # the value may be a credential
-            yield Wrong(
-                path=key, value=NOT_SHOWN, says=f"must be what the stack's configuration has, {package}:{key}"
-            )
+            yield Wrong(path=key, value=NOT_SHOWN, message=f"must equal {package}:{key} in the stack's configuration")
 
 
 def _read(value: Any) -> Any:
@@ -72,16 +72,16 @@ def parents(urn: str) -> str | None:
 
 LISTED: Final = Rule(
     id="resource-type-listed",
-    reason="A list of what is bad is never complete; the list of what the program makes is.",
-    remedy="Remove it, or make it in a component of this repository and run `python -m scripts.policy_lists`.",
-    judges="every resource of a plan: its type, the component that it is made in, names and properties of providers",
+    reason="A list of forbidden types is never complete; the list of types that the program creates is complete.",
+    remedy="Remove it, or create it in a component of this repository and run `python -m scripts.policy_lists`.",
+    judges="every resource of a plan: its type and the component that creates it; names and properties of providers",
     of_one=_listed,
     parts=False,
     named=True,
 )
 
 
-def let_pass(resource: Resource, context: Context) -> bool:
+def is_excepted(resource: Resource, context: Context) -> bool:
     """Return whether an exception names this resource as one that the program does not create."""
     return LISTED.excepts(resource, context)
 

@@ -32,13 +32,13 @@ class Wrong:
     """
     value: Any = None
     """The value. None: not set. UNKNOWN: a preview does not know it. NOT_SHOWN: a secret."""
-    says: str
+    message: str
     """The error, as a clause that follows the value: `must be false`."""
 
     def on(self, resource: Resource) -> "Violation":
         """Return the violation for a resource with this error."""
         return Violation(
-            resource=resource.name, type=resource.type, path=self.path, value=self.value, wrong=self.says
+            resource=resource.name, type=resource.type, path=self.path, value=self.value, wrong=self.message
         )
 
 
@@ -132,7 +132,7 @@ class Rule:
 
     def excepts(self, resource: Resource, context: Context) -> bool:
         """Return whether an exception covers every violation of a resource today."""
-        return self.exception(Wrong(says="").on(resource), context) is not None
+        return self.exception(Wrong(message="").on(resource), context) is not None
 
     def message(self, violation: Violation) -> str:
         """Return the message for operators: the error, the rule, why it matters, and the remedy."""
@@ -143,7 +143,7 @@ class Rule:
             return f"Exceptions: `gpufleet policies explain {self.id}`."
         names = f"rule: {self.id}, type: {violation.type}, resource: {violation.resource}"
         return (
-            "Or let it pass for a time, under policies.exceptions of the settings: "
+            "Or allow it until a day, under policies.exceptions in the settings: "
             f"{{{names}, owner: OWNER, reason: REASON, until: DAY}}."
         )
 
@@ -163,5 +163,6 @@ class Rule:
             return f" (the exception of {ended[-1].owner} ended on {ended[-1].until})"
         for e in context.exceptions if self.named else ():
             if e.rule == self.id and e.resource in ("*", violation.resource):
-                return f" (the exception of {e.owner} is for resource {e.resource} of type {e.type or 'not said'})"
+                of_type = f"of type {e.type}" if e.type else "without a type"
+                return f" (the exception of {e.owner} is for resource {e.resource} {of_type})"
         return ""

@@ -28,8 +28,8 @@ def config_of(environ: Mapping[str, str]) -> Mapping[str, Any]:
     path = environ.get(FROM_FILE)
     if not path:
         raise ContextError(
-            f"the engine named no settings, as it does not for an existing state: set {FROM_FILE} to the file"
-            " of the environment (stacks/config/Pulumi.<stack>.yaml), or budget and machine types would not be judged"
+            f"the engine passed no settings, as for every check of an existing state: set {FROM_FILE} to the settings"
+            " file of the environment (stacks/config/Pulumi.<stack>.yaml), which has its budget and machine types"
         )
     try:
         config = read_config(Path(path))

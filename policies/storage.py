@@ -7,7 +7,7 @@ from typing import Final
 from gpufleet.domain.parsed import is_list
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource, is_false, is_true
-from policies.resource_types import let_pass
+from policies.resource_types import is_excepted
 from policies.rule import Rule, Violation, Wrong
 
 _BUCKETS: Final = frozenset({"aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2"})
@@ -55,18 +55,22 @@ _WRITTEN: Final = re.compile(r"fleet/fleet\.json|agents/[0-9a-f]{64}/gpufleet-no
 
 def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
     if resource.type in _WITH_ACL and (acl := resource.at("acl")) not in _PRIVATE:
-        yield Wrong(path="acl", value=acl, says="must be private")
+        yield Wrong(path="acl", value=acl, message="must be private")
     if resource.type in _GCP_WITH_ACL and (acl := resource.at("predefinedAcl")) not in _GCP_PRIVATE:
-        yield Wrong(path="predefinedAcl", value=acl, says="must be private")
+        yield Wrong(path="predefinedAcl", value=acl, message="must be private")
     if resource.type in _BUCKETS and (grants := resource.at("grants")) not in (None, []):
-        yield Wrong(path="grants", value=grants, says="must be left out; roles and policies say who may do what")
+        yield Wrong(path="grants", value=grants, message="must be left out; use roles and policies instead")
     if resource.type in _BUCKETS and (copied := resource.at("replicationConfiguration")) not in (None, {}):
-        yield Wrong(path="replicationConfiguration", value=copied, says="must be left out: it copies all to others")
-    if (key := _OBJECTS.get(resource.type)) is not None and not let_pass(resource, context):
+        yield Wrong(
+            path="replicationConfiguration", value=copied, message="must be left out, because it copies all objects"
+        )
+    if (key := _OBJECTS.get(resource.type)) is not None and not is_excepted(resource, context):
         name = resource.at(key)
         if not (name is None or (isinstance(name, str) and _WRITTEN.fullmatch(name))):
             yield Wrong(
-                path=key, value=name, says="must be the fleet document or an agent: machines obey other objects"
+                path=key,
+                value=name,
+                message="must be the fleet document or a node agent, because machines use other objects",
             )
     judge = _JUDGES.get(resource.type)
     if judge is not None:
@@ -76,41 +80,51 @@ def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
 def _block(block: Resource) -> Iterator[Wrong]:
     for key in _SHUT:
         if not is_true(value := block.at(key)):
-            yield Wrong(path=key, value=value, says="must be true")
+            yield Wrong(path=key, value=value, message="must be true")
 
 
 def _versioning(versioning: Resource) -> Iterator[Wrong]:
     status = versioning.at("versioningConfiguration", "status")
     if status != "Enabled":
-        yield Wrong(path="versioningConfiguration.status", value=status, says="must be Enabled: it is the way back")
+        yield Wrong(
+            path="versioningConfiguration.status",
+            value=status,
+            message="must be Enabled, so that earlier versions can be restored",
+        )
 
 
 def _queue(queue: Resource) -> Iterator[Wrong]:
     managed, key = queue.at("sqsManagedSseEnabled"), queue.at("kmsMasterKeyId")
     if (managed is UNKNOWN or is_false(managed)) and key in (None, ""):
-        yield Wrong(path="sqsManagedSseEnabled", value=managed, says="must be true, or a KMS key given")
+        yield Wrong(path="sqsManagedSseEnabled", value=managed, message="must be true, or kmsMasterKeyId must be set")
 
 
 def _default_encryption(resource: Resource) -> Iterator[Wrong]:
     rules = resource.at("rules")
     if not is_list(rules) or not rules:
-        yield Wrong(path="rules", value=rules, says="must name an algorithm")
+        yield Wrong(path="rules", value=rules, message="must name an algorithm")
         return
     for index in range(len(rules)):
         algorithm = resource.at("rules", index, "applyServerSideEncryptionByDefault", "sseAlgorithm")
         if algorithm not in _ALGORITHMS:
             path = f"rules[{index}].applyServerSideEncryptionByDefault.sseAlgorithm"
-            yield Wrong(path=path, value=algorithm, says=f"must be one of {', '.join(_ALGORITHMS)}")
+            yield Wrong(path=path, value=algorithm, message=f"must be one of {', '.join(_ALGORITHMS)}")
 
 
 def _google_bucket(bucket: Resource) -> Iterator[Wrong]:
     prevention = bucket.at("publicAccessPrevention")
     if prevention != "enforced":
-        yield Wrong(path="publicAccessPrevention", value=prevention, says="must be enforced, not inherited")
+        yield Wrong(path="publicAccessPrevention", value=prevention, message="must be enforced, not inherited")
     if not is_true(uniform := bucket.at("uniformBucketLevelAccess")):
-        yield Wrong(path="uniformBucketLevelAccess", value=uniform, says="must be true: else objects have own lists")
+        yield Wrong(
+            path="uniformBucketLevelAccess",
+            value=uniform,
+            message="must be true; otherwise objects have their own access lists",
+        )
     if not ((kept := bucket.at("versioning", "enabled")) is None or is_true(kept)):
-        yield Wrong(path="versioning.enabled", value=kept, says="must be true: it is the way back")
+        yield Wrong(
+            path="versioning.enabled", value=kept, message="must be true, so that earlier versions can be restored"
+        )
 
 
 _JUDGES: Final[Mapping[str, Callable[[Resource], Iterator[Wrong]]]] = {
@@ -132,22 +146,22 @@ def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Vi
         is_blocked = bucket.urn in urns or (isinstance(name, str) and name in names)
         # an exception that names the bucket is the operator's decision, and S3 blocks public access to new buckets by
         # default
-        if bucket.type in _BUCKETS and not is_blocked and not let_pass(bucket, context):
-            wrong = "the plan has no BucketPublicAccessBlock for it, with all four properties true"
-            yield Wrong(says=wrong).on(bucket)
+        if bucket.type in _BUCKETS and not is_blocked and not is_excepted(bucket, context):
+            wrong = "the plan must contain a BucketPublicAccessBlock for it, with all four properties true"
+            yield Wrong(message=wrong).on(bucket)
 
 
 RULES: Final = (
     Rule(
         id="storage-closed",
-        reason="A bucket holds what engines run and what clients asked; one list entry makes it everybody's.",
-        remedy="Block public access in all four ways on AWS, enforce its prevention on Google Cloud.",
+        reason="A bucket contains what engines run and what clients asked; one access list entry can make it public.",
+        remedy="Block public access in all four ways on AWS, and enforce public access prevention on Google Cloud.",
         of_one=_open_storage,
         of_all=_not_blocked,
         judges=(
-            "public access blocks, access lists, encryption, versions and copies of buckets; names of objects; "
-            "queues. A bucket that an exception of resource-type-listed names needs no block of the plan: S3 gives "
-            "each new one its own"
+            "public access blocks, access lists, encryption, versions and replication of buckets; names of objects; "
+            "queues. A bucket with an exception of resource-type-listed needs no public access block in the plan, "
+            "because S3 blocks public access to each new bucket"
         ),
     ),
 )

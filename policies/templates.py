@@ -49,7 +49,7 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
         for reference in _references(resource):
             key = reference.path.split(".")[0].split("[")[0]
             if wrong := _wrong(reference, templates, resource.depends.get(key, ())):
-                yield Wrong(path=reference.path, value=reference.value, says=wrong).on(resource)
+                yield Wrong(path=reference.path, value=reference.value, message=wrong).on(resource)
 
 
 def _wrong(reference: _Reference, templates: Made, sources: Sequence[str]) -> str:
@@ -62,14 +62,14 @@ def _wrong(reference: _Reference, templates: Made, sources: Sequence[str]) -> st
         # different: it shows the source of a value, but not the value
         found = [t for t in behind if reference.value is UNKNOWN or t.at("arn") is t.at("selfLink") is None]
     if not found:
-        return "must be a template that this plan makes: nobody judged another one"
+        return "must be a template of this plan, because the rules do not check others"
     version = reference.version
     if version == "$Default" and not any(is_true(template.at("updateDefaultVersion")) for template in found):
-        return "starts the default version, which need not be the one that is judged; use the latest"
+        return "uses the default version, which may differ from the checked version; use the latest"
     if isinstance(version, str) and version.isdecimal():
         latest = [number(template.at("latestVersion")) for template in found]
         if all(one is not None and one != float(version) for one in latest):
-            return f"starts version {version}, which is not the one that is judged; use the latest"
+            return f"uses version {version}, which is not the checked version; use the latest"
     return ""
 
 
@@ -84,7 +84,7 @@ def _references(resource: Resource) -> Iterator[_Reference]:
         if resource.at("launchTemplateConfigs") is UNKNOWN and "launchTemplateConfigs" in resource.depends:
             yield _Reference(path="launchTemplateConfigs", value=UNKNOWN)
     elif kind in (AWS_INSTANCE, _SPOT_REQUEST):
-        yield from _said(resource, "launchTemplate")
+        yield from _of_property(resource, "launchTemplate")
     elif kind in GCP_GROUPS:
         yield from _of_google_group(resource)
     elif kind in GCP_COPIES:
@@ -95,7 +95,7 @@ def _references(resource: Resource) -> Iterator[_Reference]:
 
 
 def _of_group(group: Resource) -> Iterator[_Reference]:
-    yield from _said(group, "launchTemplate")
+    yield from _of_property(group, "launchTemplate")
     configuration = group.at("launchConfiguration")
     if configuration not in (None, "") and (configuration is not UNKNOWN or "launchConfiguration" in group.depends):
         yield _Reference(path="launchConfiguration", value=configuration)
@@ -113,7 +113,7 @@ def _of_group(group: Resource) -> Iterator[_Reference]:
         yield _Reference(path="mixedInstancesPolicy", value=UNKNOWN, sources=2)
 
 
-def _said(resource: Resource, key: str) -> Iterator[_Reference]:
+def _of_property(resource: Resource, key: str) -> Iterator[_Reference]:
     value = resource.at(key)
     # providers leave unset properties unknown
     if value is not UNKNOWN or key in resource.depends:
@@ -125,8 +125,8 @@ def _specified(specification: Any, path: str, sources: int = 1) -> Iterator[_Ref
     if specification is UNKNOWN:
         yield _Reference(path=path, value=UNKNOWN, sources=sources)
     elif is_map(specification):
-        said = [specification.get(key) for key in ("id", "launchTemplateId", "launchTemplateName", "name")]
-        found = [value for value in said if value not in (None, "")]
+        named = [specification.get(key) for key in ("id", "launchTemplateId", "launchTemplateName", "name")]
+        found = [value for value in named if value not in (None, "")]
         # the state contains id and name, whichever of them the program set
         value = next((value for value in found if value is not UNKNOWN), UNKNOWN)
         yield _Reference(path=path, value=value, version=specification.get("version"), sources=sources)
@@ -147,9 +147,9 @@ def _of_google_group(group: Resource) -> Iterator[_Reference]:
 RULES: Final = (
     Rule(
         id="templates-in-plan",
-        reason="A template decides about addresses, disks and rights, and the rules judge those of the plan alone.",
-        remedy="Make the template in the same program and name its latest version.",
+        reason="A template sets addresses, disks and permissions, and the rules check only templates of the plan.",
+        remedy="Create the template in the same program, and use its latest version.",
         of_all=_of_others,
-        judges="templates and their versions that groups, fleets and instances start from, overrides too",
+        judges="templates, and their versions, of groups, fleets and instances, including overrides",
     ),
 )

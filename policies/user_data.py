@@ -52,71 +52,71 @@ def texts_of(text: str) -> Iterator[str]:
     yield from _texts(text, _SizeLimit(), 0)
 
 
-def _texts(text: str, room: _SizeLimit, depth: int) -> Iterator[str]:
+def _texts(text: str, limit: _SizeLimit, depth: int) -> Iterator[str]:
     yield text
     if depth < _DEEPEST:
         for found in _WRAPPED.finditer(text):
             # the following lines may or may not belong to the same encoded text
             for packed in dict.fromkeys((found.group(), *found.group().split())):
-                for inner in (_unwrap(packed, room), _unhex(packed, room)):
+                for inner in (_unwrap(packed, limit), _unhex(packed, limit)):
                     if inner is not None:
-                        yield from _texts(inner, room, depth + 1)
+                        yield from _texts(inner, limit, depth + 1)
 
 
-def _unhex(text: str, room: _SizeLimit) -> str | None:
+def _unhex(text: str, limit: _SizeLimit) -> str | None:
     """Return the decoded hexadecimal digits, or None if the text is not hexadecimal."""
     packed = "".join(text.split())
-    return _unpacked(bytes.fromhex(packed), room) if _HEX.fullmatch(packed) else None
+    return _unpacked(bytes.fromhex(packed), limit) if _HEX.fullmatch(packed) else None
 
 
-def _unwrap(text: str, room: _SizeLimit) -> str | None:
+def _unwrap(text: str, limit: _SizeLimit) -> str | None:
     """Return the decoded base64, or None if the text is not base64."""
     packed = "".join(text.split()).replace("-", "+").replace("_", "/").rstrip("=")
     try:
         data = base64.b64decode(packed + "=" * (-len(packed) % 4), validate=True)
     except (binascii.Error, ValueError):
         return None
-    return _unpacked(data, room)
+    return _unpacked(data, limit)
 
 
-def _unpacked(data: bytes, room: _SizeLimit) -> str:
+def _unpacked(data: bytes, limit: _SizeLimit) -> str:
     if data.startswith(_GZIP):
-        data = _gunzipped(data, room)
+        data = _gunzipped(data, limit)
     elif data.startswith((*_ZLIB, _BZIP2, _XZ)):
-        data = _decompressed(data, room)
+        data = _decompressed(data, limit)
     else:
-        room.take(len(data))
+        limit.take(len(data))
     # one character of another encoding must not hide the text around it
     return data.decode("utf-8", "replace")
 
 
-def _gunzipped(data: bytes, room: _SizeLimit) -> bytes:
+def _gunzipped(data: bytes, limit: _SizeLimit) -> bytes:
     """Decompress all gzip members in sequence, as a boot reads them. Return the data before the first error."""
     whole = bytearray()
     while data.startswith(_GZIP):
         member = zlib.decompressobj(wbits=31)
         try:
-            inner = member.decompress(data, room.left + 1)
+            inner = member.decompress(data, limit.left + 1)
         except zlib.error:
             break
-        room.take(len(inner))
+        limit.take(len(inner))
         whole += inner
         data = member.unused_data
     return bytes(whole)
 
 
-def _decompressed(data: bytes, room: _SizeLimit) -> bytes:
+def _decompressed(data: bytes, limit: _SizeLimit) -> bytes:
     """Decompress zlib, bzip2 or xz. Return invalid data unchanged."""
     try:
         if data.startswith(_BZIP2):
-            inner = bz2.BZ2Decompressor().decompress(data, room.left + 1)
+            inner = bz2.BZ2Decompressor().decompress(data, limit.left + 1)
         elif data.startswith(_XZ):
-            inner = lzma.LZMADecompressor(memlimit=64 * 1024**2).decompress(data, room.left + 1)
+            inner = lzma.LZMADecompressor(memlimit=64 * 1024**2).decompress(data, limit.left + 1)
         else:
-            inner = zlib.decompressobj().decompress(data, room.left + 1)
+            inner = zlib.decompressobj().decompress(data, limit.left + 1)
     except (OSError, EOFError, lzma.LZMAError, zlib.error):
         inner = data
-    room.take(len(inner))
+    limit.take(len(inner))
     return inner
 
 
@@ -128,10 +128,10 @@ def _user_data(resource: Resource, _: Context) -> Iterator[Wrong]:
                 for inner in texts_of(text):
                     kinds |= dict.fromkeys(find_secrets(inner))
             except TooMuchError:
-                says = f"holds more wrapped text than is looked through, {_LARGEST // 1024**2} MiB"
-                yield Wrong(path=key, value=NOT_SHOWN, says=says)
+                message = f"contains more encoded text than can be checked, {_LARGEST // 1024**2} MiB"
+                yield Wrong(path=key, value=NOT_SHOWN, message=message)
             for kind in kinds:
-                yield Wrong(path=key, value=NOT_SHOWN, says=f"holds what looks like {kind}")
+                yield Wrong(path=key, value=NOT_SHOWN, message=f"contains what looks like {kind}")
 
 
 def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
@@ -150,9 +150,9 @@ def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
 RULES: Final = (
     Rule(
         id="no-secret-in-user-data",
-        reason="Whoever may describe an instance reads its user data.",
-        remedy="Put it into SSM Parameter Store or Secret Manager and pass its name; then change the secret.",
-        judges="user data of templates and instances, metadata on Google Cloud: also what is wrapped in them",
+        reason="Everyone who may describe an instance can read its user data.",
+        remedy="Change the secret, store it in SSM Parameter Store or Secret Manager, and pass only its name.",
+        judges="user data of templates and instances, and metadata on Google Cloud, also encoded and compressed text",
         of_one=_user_data,
     ),
 )

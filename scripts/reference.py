@@ -106,7 +106,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
 def _policies() -> Iterator[str]:
     yield "Each rule refuses the plan. An exception in the settings names rule, resource, owner, reason and end, and"
     yield "the type where the rule needs it: `gpufleet policies explain RULE` prints one.\n"
-    yield "| rule | judges | why | what to do |\n|---|---|---|---|"
+    yield "| rule | checks | reason | remedy |\n|---|---|---|---|"
     for rule in RULES:
         yield f"| `{rule.id}` | {_cell(rule.judges)} | {_cell(rule.reason)} | {_cell(rule.remedy)} |"
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from policies.iam import actions
 from policies.iam.documents import IDENTITY, TRUST, Document, PolicyDocumentError, attached, documents, statements
-from policies.iam.names import Names, filled, fits, says
+from policies.iam.names import Names, filled, fits, matches
 from policies.resource import ROLE, UNKNOWN, Resource
 from policies.rule import Wrong
 
@@ -81,13 +81,13 @@ def _entry(raw: Mapping[str, Any]) -> AllowedAction:
     )
 
 
-def principals(said: Any) -> tuple[tuple[str, str], ...]:
+def principals(value: Any) -> tuple[tuple[str, str], ...]:
     """Return kind and name of each principal of a statement. The kind of `*` alone is empty."""
-    if said is None:
+    if value is None:
         return ()
-    if not is_map(said):
-        return tuple(("", str(name)) for name in _texts(said))
-    return tuple((str(kind), str(name)) for kind, names in said.items() for name in _texts(names))
+    if not is_map(value):
+        return tuple(("", str(name)) for name in _texts(value))
+    return tuple((str(kind), str(name)) for kind, names in value.items() for name in _texts(names))
 
 
 def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
@@ -96,7 +96,9 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
         yield from _of_document(document, resource, names)
     for path, arn in attached(resource):
         if arn is UNKNOWN or arn not in managed():
-            yield Wrong(path=path, value=arn, says="is not a managed policy of the list; write its statements inline")
+            yield Wrong(
+                path=path, value=arn, message="is not a managed policy of the list; write its statements inline"
+            )
     if resource.type == ENDPOINT:
         yield from _without_policy(resource, names)
 
@@ -104,14 +106,14 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
 def _of_document(document: Document, resource: Resource, names: Names) -> Iterator[Wrong]:
     if document.text is UNKNOWN:
         known_later = unknown().get(f"{resource.type}.{document.path}", ())
-        if not any(says(pattern, resource.name, names) for pattern in known_later):
-            wrong = "must be known to a preview, as the program's is; write ARNs out, and take none from resources"
-            yield Wrong(path=document.path, value=UNKNOWN, says=wrong)
+        if not any(matches(pattern, resource.name, names) for pattern in known_later):
+            wrong = "must be known in the preview; write ARNs as text, and do not take them from resources"
+            yield Wrong(path=document.path, value=UNKNOWN, message=wrong)
         return
     try:
         found = statements(document)
     except PolicyDocumentError as error:
-        yield Wrong(path=document.path, value=document.text, says=str(error))
+        yield Wrong(path=document.path, value=document.text, message=str(error))
         return
     if resource.type == ENDPOINT and _is_default(found):
         return
@@ -119,7 +121,7 @@ def _of_document(document: Document, resource: Resource, names: Names) -> Iterat
     for index, statement in enumerate(found):
         path = f"{document.path}.Statement[{index}]"
         for value, wrong in _of_statement(statement, document.kind, entries, names):
-            yield Wrong(path=path, value=value, says=wrong)
+            yield Wrong(path=path, value=value, message=wrong)
 
 
 def _of_statement(
@@ -133,7 +135,7 @@ def _of_statement(
         yield effect, "has an Effect that is neither Allow nor Deny"
         return
     if excluding := [name for name in _EXCLUDING if name in statement]:
-        yield statement[excluding[0]], f"allows everything but what {excluding[0]} names; name what is allowed"
+        yield statement[excluding[0]], f"allows everything except what {excluding[0]} names; list what is allowed"
         return
     if strange := sorted(set(map(str, statement)) - _ELEMENTS):
         yield strange, "is not an element of a statement"
@@ -166,8 +168,8 @@ class _Asked:
         """
         wanted = {"Action", *(() if kind == TRUST else ("Resource",)), *(() if kind == IDENTITY else ("Principal",))}
         for name in ("Action", "Resource", "Principal"):
-            said = statement.get(name)
-            if name in wanted and not (principals(said) if name == "Principal" else _texts(said)):
+            value = statement.get(name)
+            if name in wanted and not (principals(value) if name == "Principal" else _texts(value)):
                 raise PolicyDocumentError(f"names no {name}")
             if name not in wanted and name in statement:
                 raise PolicyDocumentError(f"has a {name}, which does not belong in policies of its kind")
@@ -181,18 +183,18 @@ class _Asked:
 
 def _texts(value: Any) -> tuple[str, ...]:
     """Return the strings of a list, or the single string. Raises DocumentError for other values."""
-    said: list[Any] = value if is_list(value) else [] if value is None else [value]
-    for one in said:
+    texts: list[Any] = value if is_list(value) else [] if value is None else [value]
+    for one in texts:
         if not isinstance(one, str):
-            raise PolicyDocumentError(f"has {one!r} where a text belongs")
-    return tuple(said)
+            raise PolicyDocumentError(f"has {one!r} where a string is expected")
+    return tuple(texts)
 
 
-def _conditions(said: Any) -> dict[tuple[str, str], tuple[str, ...]]:
-    if not is_map(said) or not all(map(is_map, said.values())):
+def _conditions(condition: Any) -> dict[tuple[str, str], tuple[str, ...]]:
+    if not is_map(condition) or not all(map(is_map, condition.values())):
         raise PolicyDocumentError("has a Condition that is not a map of maps")
     found: dict[tuple[str, str], tuple[str, ...]] = {}
-    for operator, tests in said.items():
+    for operator, tests in condition.items():
         for key, values in tests.items():
             many: list[Any] = values if is_list(values) else [values]
             found[str(operator), str(key).lower()] = tuple(
@@ -212,7 +214,7 @@ def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedActi
     for principal in asked.principal:
         of_action = [e for e in of_action if _is_named(principal, e, names)]
         if not of_action:
-            return f"is for {': '.join(filter(None, principal))}, to whom the list allows nothing in {whose}"
+            return f"is for {': '.join(filter(None, principal))}, for which the list allows nothing in {whose}"
     for resource in asked.resources:
         there = [e for e in of_action if not e.resource or fits(e.resource, resource, names)]
         if not there:
@@ -226,21 +228,21 @@ def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedActi
 
 def _is_named(principal: tuple[str, str], entry: AllowedAction, names: Names) -> bool:
     kind, name = principal
-    return any(kind == k and says(pattern, name, names) for k, pattern in entry.principal)
+    return any(kind == k and matches(pattern, name, names) for k, pattern in entry.principal)
 
 
 def _unlisted(action: str, entries: Sequence[AllowedAction], whose: str) -> str:
     if "*" not in action and "?" not in action:
         return f"is not an action that the list allows in {whose}{_limits(action)}"
     known = {entry.action.lower() for entry in entries}
-    stands_for = actions.expanded(action)
-    beyond = [name for name in stands_for if name.lower() not in known]
-    if not stands_for:
-        return f"has a wildcard, which the list does not have in {whose}; name the actions"
+    matched = actions.expanded(action)
+    beyond = [name for name in matched if name.lower() not in known]
+    if not matched:
+        return f"has a wildcard, which the list does not have in {whose}; list the actions"
     if not beyond:
         # AWS adds actions over time, and the wildcard would allow them without review
-        return f"stands for {len(stands_for)} actions, and for those that AWS adds; name them"
-    return f"stands for {len(stands_for)} actions, of which {len(beyond)} are not in the list: {actions.some(beyond)}"
+        return f"matches {len(matched)} actions, and those that AWS adds later; list the actions"
+    return f"matches {len(matched)} actions, of which {len(beyond)} are not in the list: {actions.some(beyond)}"
 
 
 def _limits(action: str) -> str:
@@ -260,9 +262,9 @@ def _lack(entry: AllowedAction, asked: _Asked, names: Names) -> str | None:
     """
     for operator, key, values in entry.condition:
         if not any(
-            said and all(any(says(v, one, names) for v in values) for one in said)
-            for (its, its_key), said in asked.condition.items()
-            if its == operator and says(key, its_key, names, of_any_case=True)
+            its_values and all(any(matches(v, one, names) for v in values) for one in its_values)
+            for (its, its_key), its_values in asked.condition.items()
+            if its == operator and matches(key, its_key, names, of_any_case=True)
         ):
             return f"{operator} {filled(key, names)}: {', '.join(filled(v, names) for v in values)}"
     return None
@@ -282,13 +284,13 @@ def _is_role(pattern: str, resource: Resource, names: Names) -> bool:
         return False
     name = resource.at("name" if resource.type == ROLE else "role")
     if isinstance(name, str):
-        return says(pattern, name, names)
-    return says(pattern.removesuffix("-{suffix}"), resource.name, names)
+        return matches(pattern, name, names)
+    return matches(pattern.removesuffix("-{suffix}"), resource.name, names)
 
 
 def _is_of(service: str, endpoint: Resource, names: Names) -> bool:
-    said = endpoint.at("serviceName")
-    return said is UNKNOWN or (isinstance(said, str) and says(service, said, names))
+    name = endpoint.at("serviceName")
+    return name is UNKNOWN or (isinstance(name, str) and matches(service, name, names))
 
 
 def _is_default(found: Sequence[Mapping[str, Any]]) -> bool:
@@ -300,18 +302,20 @@ def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
     """Report an endpoint without a policy, because it allows all access. The program omits the policy where AWS
     accepts none.
     """
-    said = endpoint.at("policy")
-    if said is UNKNOWN or (said not in (None, "") and not _says_all(said)):
+    policy = endpoint.at("policy")
+    if policy is UNKNOWN or (policy not in (None, "") and not _allows_all(policy)):
         return
     ours = [e for e in listed().get("aws:ec2/vpcEndpoint", ()) if _is_of(e.service, endpoint, names)]
     service = endpoint.at("serviceName")
-    if str(service).endswith(".s3") and names.has_way_out:
+    if str(service).endswith(".s3") and names.has_internet_route:
         return  # with a NAT gateway to the internet, the policy would isolate nothing
     if ours or not _is_of("com.amazonaws.{region}.{service}", endpoint, names):
-        yield Wrong(path="policy", value=said, says=f"lets everybody through to {service}; name who may pass")
+        yield Wrong(
+            path="policy", value=policy, message=f"allows all principals to use {service}; name those that may"
+        )
 
 
-def _says_all(policy: Any) -> bool:
+def _allows_all(policy: Any) -> bool:
     try:
         return _is_default(statements(Document(path="policy", kind="", text=policy)))
     except PolicyDocumentError:

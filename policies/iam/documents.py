@@ -14,7 +14,7 @@ TRUST: Final = "trust"
 _TRUST_PROPERTIES: Final = frozenset({"assumeRolePolicy", "assumeRolePolicyDocument"})
 _OF_IDENTITIES: Final = re.compile(r"aws[a-z-]*:(?:iam|ssoadmin|sso)[/:].+")
 _ABOUT_POLICIES: Final = re.compile(r"polic(?:y|ies)", re.IGNORECASE)
-_SAYS_ARN: Final = re.compile(r"(?:managed)?policyarns?", re.IGNORECASE)
+_ARN_PROPERTY: Final = re.compile(r"(?:managed)?policyarns?", re.IGNORECASE)
 _ALWAYS_A_DOCUMENT: Final = frozenset({"policy", "assumeRolePolicy", "policyDocument", "inlinePolicy"})
 
 
@@ -51,7 +51,7 @@ def attached(resource: Resource) -> Iterator[tuple[str, Any]]:
     ARN.
     """
     for path, key, value in _about_policies(resource.props, ""):
-        if _SAYS_ARN.fullmatch(key) and value is not None:
+        if _ARN_PROPERTY.fullmatch(key) and value is not None:
             yield path, value
 
 
@@ -94,8 +94,8 @@ def statements(document: Document) -> list[Mapping[str, Any]]:
         return []  # the document is not a policy, for example lifecycle rules for images, and grants nothing
     if strange := sorted(set(map(str, found)) - {"Version", "Id", "Statement"}):
         raise PolicyDocumentError(f"has {', '.join(strange)}, which is not an element of a policy")
-    said = found.get("Statement")
-    every: list[Any] = said if is_list(said) else [said]
+    value = found.get("Statement")
+    every: list[Any] = value if is_list(value) else [value]
     listed = [one for one in every if is_map(one)]
     if len(listed) < len(every):
         raise PolicyDocumentError("has a Statement that is not a map or a list of maps")

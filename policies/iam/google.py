@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.iam.google_roles import gives_more, known
-from policies.iam.names import Names, filled, fits, says
+from policies.iam.names import Names, filled, fits, matches
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Wrong
 
@@ -18,7 +18,7 @@ LIST: Final = Path(__file__).parents[1] / "lists" / "google_iam.json"
 CUSTOM_ROLE: Final = "gcp:projects/iAMCustomRole:IAMCustomRole"
 _CUSTOM_ROLES: Final = re.compile(r"gcp:\w+/iAMCustomRole:\w+")
 _GIVES: Final = re.compile(r"gcp:(\w+)/(\w*?)[iI](?:AM|am)(Member|Binding|Policy):\w+")
-_EVERYBODY: Final = ("allusers", "allauthenticatedusers")
+_PUBLIC_PRINCIPALS: Final = ("allusers", "allauthenticatedusers")
 _GROUPS: Final = ("projectowner:", "projecteditor:", "projectviewer:")
 _PER_RESOURCE: Final = frozenset({"role", "member", "condition"})
 
@@ -62,7 +62,7 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
         yield from _of_policy_data(resource)
         for binding in bindings(resource):
             if wrong := _beyond(binding, resource, listed()["bindings"].get(where, ()), names):
-                yield Wrong(path=binding.path, value=binding.member, says=wrong)
+                yield Wrong(path=binding.path, value=binding.member, message=wrong)
     else:
         yield from _open_to_all(resource.props, "")
 
@@ -99,7 +99,7 @@ def _policy_data(resource: Resource) -> Any:
 def _of_policy_data(resource: Resource) -> Iterator[Wrong]:
     data = resource.at("policyData")
     if isinstance(data, str) and not is_map(_policy_data(resource)):
-        yield Wrong(path="policyData", value=data, says="is not a JSON object")
+        yield Wrong(path="policyData", value=data, message="is not a JSON object")
 
 
 def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
@@ -108,48 +108,48 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
     roles = [
         frozenset(allowed)
         for pattern, allowed in listed()["custom_roles"].items()
-        if ours and (name is UNKNOWN or (isinstance(name, str) and says(pattern, name, names)))
+        if ours and (name is UNKNOWN or (isinstance(name, str) and matches(pattern, name, names)))
     ]
     if not roles:
         dangerous = [p for p in permissions if gives_more(p)]
-        holds = f"; it holds {', '.join(dangerous)}" if dangerous else ""
-        yield Wrong(path="roleId", value=name, says=f"is not a custom role of the list{holds}")
+        holds = f"; it contains {', '.join(dangerous)}" if dangerous else ""
+        yield Wrong(path="roleId", value=name, message=f"is not a custom role of the list{holds}")
         return
     project = role.at("project")
-    if project not in (None, UNKNOWN) and not says("{project}", str(project), names):
-        yield Wrong(path="project", value=project, says="is not the project of the environment")
+    if project not in (None, UNKNOWN) and not matches("{project}", str(project), names):
+        yield Wrong(path="project", value=project, message="is not the project of the environment")
     allowed = frozenset[str]().union(*roles)
     for index, permission in enumerate(permissions):
         if permission is not UNKNOWN and permission not in allowed:
-            yield Wrong(path=f"permissions[{index}]", value=permission, says="is not a permission that the list has")
+            yield Wrong(path=f"permissions[{index}]", value=permission, message="is not a permission of the list")
 
 
 def _beyond(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:
     """Return why a binding is not in the list, or None if it is."""
     fitting = [e for e in entries if _is_on(e, resource, names) and _is_for(e, binding, resource, names)]
-    of_role = [e for e in fitting if binding.role is UNKNOWN or says(e["role"], str(binding.role), names)]
+    of_role = [e for e in fitting if binding.role is UNKNOWN or matches(e["role"], str(binding.role), names)]
     if any(_is_limited(e, binding.condition, names) for e in of_role):
         return None
-    if wrong := _stranger(binding.member, names):
+    if wrong := _foreign_member(binding.member, names):
         return f"{wrong}; it would have {binding.role}{known(binding.role)}"
     if of_role:
         needed = filled(of_role[0].get("condition", ""), names)
         return f"has {binding.role} without the condition {needed}"
-    return f"has {binding.role}, which the list does not give it here{known(binding.role)}"
+    return f"has {binding.role}, which the list does not grant it here{known(binding.role)}"
 
 
 def _is_on(entry: Mapping[str, str], resource: Resource, names: Names) -> bool:
     """Return whether an entry concerns the same bucket, project or secret."""
     for key in entry.keys() - _PER_RESOURCE:
-        said = resource.at(key)
-        if said is not UNKNOWN and not (isinstance(said, str) and says(entry[key], said, names)):
+        value = resource.at(key)
+        if value is not UNKNOWN and not (isinstance(value, str) and matches(entry[key], value, names)):
             return False
     return True
 
 
 def _is_for(entry: Mapping[str, str], binding: Binding, resource: Resource, names: Names) -> bool:
     if binding.member is not UNKNOWN:
-        return isinstance(binding.member, str) and says(entry["member"], binding.member, names)
+        return isinstance(binding.member, str) and matches(entry["member"], binding.member, names)
     # A preview does not know the email address. The program names a binding after the account, and `up` compares the
     # email address
     account = entry["member"].removeprefix("serviceAccount:").partition("@")[0]
@@ -161,26 +161,26 @@ def _is_limited(entry: Mapping[str, str], condition: Any, names: Names) -> bool:
     needed = entry.get("condition")
     if needed is None or condition is UNKNOWN:
         return True  # a condition only restricts
-    said = condition.get("expression") if is_map(condition) else None
-    return said is UNKNOWN or (isinstance(said, str) and says(needed, said, names))
+    expression = condition.get("expression") if is_map(condition) else None
+    return expression is UNKNOWN or (isinstance(expression, str) and matches(needed, expression, names))
 
 
-def _stranger(member: Any, names: Names) -> str | None:
+def _foreign_member(member: Any, names: Names) -> str | None:
     """Return why a member is not an account of the environment's project. None: it is one, or it is not known yet."""
     if member is UNKNOWN:
         return None
     text = str(member).lower().removeprefix("deleted:")
-    if text in _EVERYBODY:
-        return "is everybody"
+    if text in _PUBLIC_PRINCIPALS:
+        return "is the public"
     if text.startswith("domain:"):
-        return "is everybody of a domain"
+        return "is every user of a domain"
     if text.startswith("principalset:"):
         return "is a set of identities, or a whole identity pool"
     if text.startswith(_GROUPS):
-        return "is whoever has a basic role in a project"
+        return "is every user with a basic role in a project"
     if not text.startswith("serviceaccount:"):
         return "is not a service account"
-    if not says("serviceAccount:{word}@{project}.iam.gserviceaccount.com", str(member), names):
+    if not matches("serviceAccount:{word}@{project}.iam.gserviceaccount.com", str(member), names):
         return "is not a service account of the environment's project"
     return None
 
@@ -193,8 +193,8 @@ def _open_to_all(value: Any, path: str) -> Iterator[Wrong]:
     elif is_list(value):
         for index, item in enumerate(value):
             yield from _open_to_all(item, f"{path}[{index}]")
-    elif isinstance(value, str) and value.lower().rpartition(":")[2] in _EVERYBODY:
-        yield Wrong(path=path, value=value, says="opens it to everybody")
+    elif isinstance(value, str) and value.lower().rpartition(":")[2] in _PUBLIC_PRINCIPALS:
+        yield Wrong(path=path, value=value, message="gives access to the public")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -40,7 +40,7 @@ class Names:
     """
 
     of: tuple[tuple[str, frozenset[str]], ...] = ()
-    has_way_out: bool = False
+    has_internet_route: bool = False
     """Whether the network has its own route to the internet."""
 
     def named(self, placeholder: str) -> frozenset[str] | None:
@@ -54,29 +54,29 @@ def names_of(context: Context) -> Names:
 
 @lru_cache(maxsize=8)
 def _read(fleet: str, environment: str, region: str) -> Names:
-    said = written(fleet)
-    environment = str(said.get("environment") or environment)
-    orders, control, bucket, network = (_map(said, key) for key in ("orders", "control", "bucket", "network"))
+    settings = written(fleet)
+    environment = str(settings.get("environment") or environment)
+    orders, control, bucket, network = (_map(settings, key) for key in ("orders", "control", "bucket", "network"))
     secrets = (orders.get("private_key"), *_map(control, "secrets").values())
     found: dict[str, Any] = {
-        "account": [said.get("account")],
-        "project": [said.get("account")],
+        "account": [settings.get("account")],
+        "project": [settings.get("account")],
         "environment": [environment],
         "underscored": [environment.replace("-", "_")],
-        "service": _listed(network.get("private_services")) if said else None,
+        "service": _listed(network.get("private_services")) if settings else None,
         "region": [region],
         "bucket": [bucket.get("name")],
-        "enginekey": _paths([said.get("engine_key")]),
+        "enginekey": _paths([settings.get("engine_key")]),
         "secret": _paths(secrets),
         "publisher": _listed(bucket.get("publishers")),
         # with settings, an empty result means that the placeholder matches nothing
-        "registry": _OF_REGISTRY.findall(fleet) if said else None,
+        "registry": _OF_REGISTRY.findall(fleet) if settings else None,
     }
     texts = {key: frozenset(text for text in values or () if isinstance(text, str)) for key, values in found.items()}
-    optional = ("registry", "service") if said else ()
+    optional = ("registry", "service") if settings else ()
     return Names(
         of=tuple((key, values - {""}) for key, values in texts.items() if values - {""} or key in optional),
-        has_way_out=network.get("internet") == "nat",
+        has_internet_route=network.get("internet") == "nat",
     )
 
 
@@ -104,7 +104,7 @@ def fits(pattern: str, text: str, names: Names) -> bool:
     return text.isascii() and bool(_compiled(pattern, names, True, False).fullmatch(text))
 
 
-def says(pattern: str, text: str, names: Names, *, of_any_case: bool = False) -> bool:
+def matches(pattern: str, text: str, names: Names, *, of_any_case: bool = False) -> bool:
     """Return whether a text matches a pattern. A `*` in the pattern matches only the character `*`."""
     return text.isascii() and bool(_compiled(pattern, names, False, of_any_case).fullmatch(text))
 

@@ -50,12 +50,12 @@ def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violatio
     made = {resource.urn: resource for resource in resources}
     for resource in resources if names.named("account") is not None else ():
         taken = _OF_BINDINGS if google.place(resource.type) is not None else _OF_AWS.get(resource.type, ())
-        unknown = [one for one in taken if resource.at(*one.path) is UNKNOWN and _is_said(one, resource)]
+        unknown = [one for one in taken if resource.at(*one.path) is UNKNOWN and _is_set(one, resource)]
         for wrong in _foreseen(resource, unknown, made, context, names) if unknown else ():
             yield wrong.on(resource)
 
 
-def _is_said(one: _Taken, resource: Resource) -> bool:
+def _is_set(one: _Taken, resource: Resource) -> bool:
     """Return whether the program set the property. A provider may report the profile of a machine as unknown although
     the program did not set one.
     """
@@ -69,7 +69,7 @@ def _foreseen(
     for one in unknown:
         found = {urn for urn in resource.depends.get(one.key, ()) if urn in made and made[urn].type == one.of}
         if len(found) != 1:
-            yield Wrong(path=".".join(one.path), value=UNKNOWN, says=f"must come from one {one.of} of this plan")
+            yield Wrong(path=".".join(one.path), value=UNKNOWN, message=f"must come from one {one.of} of this plan")
             return
         props[one.key] = _nested(one.path[1:], _name(made[found.pop()], names))
     known = replace(resource, props=props)

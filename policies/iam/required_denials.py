@@ -10,12 +10,12 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from policies.iam.aws import LIST
 from policies.iam.documents import Document, PolicyDocumentError, statements
-from policies.iam.names import Names, says
+from policies.iam.names import Names, matches
 from policies.resource import UNKNOWN, Resource
 from policies.rule import Wrong
 
 BUCKET_POLICY: Final = "aws:s3/bucketPolicy:BucketPolicy"
-_EVERYBODY: Final = ("*", {"AWS": "*"}, {"AWS": ["*"]})
+_PUBLIC_PRINCIPALS: Final = ("*", {"AWS": "*"}, {"AWS": ["*"]})
 _OF_PUBLISHERS: Final = "{publisher}"
 _ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource", "Condition"})
 
@@ -30,7 +30,7 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
     policy, bucket = resource.at("policy"), resource.at("bucket")
     if resource.type != BUCKET_POLICY or policy is UNKNOWN or names.named("bucket") is None:
         return
-    if isinstance(bucket, str) and not says("{bucket}", bucket, names):
+    if isinstance(bucket, str) and not matches("{bucket}", bucket, names):
         return
     try:
         found = statements(Document(path="policy", kind="", text=policy or "{}"))
@@ -41,7 +41,7 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
             continue
         if not any(_covers(statement, needed, names) for statement in found):
             yield Wrong(
-                path="policy", value=policy, says=f"does not deny as the statement {needed['Sid']} of the list"
+                path="policy", value=policy, message=f"does not contain the denial {needed['Sid']} of the list"
             )
 
 
@@ -49,7 +49,7 @@ def _covers(statement: Mapping[str, Any], needed: Mapping[str, Any], names: Name
     """Return whether a statement denies everything that another statement denies."""
     return (
         statement.get("Effect") == "Deny"
-        and statement.get("Principal") in _EVERYBODY
+        and statement.get("Principal") in _PUBLIC_PRINCIPALS
         and _ELEMENTS.issuperset(statement)
         and _all_in(needed["Action"], statement.get("Action"), names)
         and _all_in(needed["Resource"], statement.get("Resource"), names)
@@ -57,29 +57,29 @@ def _covers(statement: Mapping[str, Any], needed: Mapping[str, Any], names: Name
     )
 
 
-def _is_condition(said: Any, needed: Mapping[str, Any], names: Names) -> bool:
+def _is_condition(value: Any, needed: Mapping[str, Any], names: Names) -> bool:
     """Return whether a condition is true whenever another is: it has the same tests, and positive tests have at least
     the same values.
     """
-    if not is_map(said) or said.keys() != needed.keys():
+    if not is_map(value) or value.keys() != needed.keys():
         return False
     for operator, tests in needed.items():
-        its = said[operator]
+        its = value[operator]
         if not is_map(its) or its.keys() != tests.keys():
             return False
         for key, values in tests.items():
             excludes = "Not" in operator
-            if not (_all_said(its[key], values, names) if excludes else _all_in(values, its[key], names)):
+            if not (_all_match(its[key], values, names) if excludes else _all_in(values, its[key], names)):
                 return False
     return True
 
 
-def _all_in(patterns: list[str], said: Any, names: Names) -> bool:
-    return all(any(says(pattern, text, names) for text in _texts(said)) for pattern in patterns)
+def _all_in(patterns: list[str], value: Any, names: Names) -> bool:
+    return all(any(matches(pattern, text, names) for text in _texts(value)) for pattern in patterns)
 
 
-def _all_said(said: Any, patterns: list[str], names: Names) -> bool:
-    return bool(texts := _texts(said)) and all(any(says(p, text, names) for p in patterns) for text in texts)
+def _all_match(value: Any, patterns: list[str], names: Names) -> bool:
+    return bool(texts := _texts(value)) and all(any(matches(p, text, names) for p in patterns) for text in texts)
 
 
 def _texts(value: Any) -> list[str]:

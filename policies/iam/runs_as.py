@@ -10,9 +10,9 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
 from policies.iam import aws, google
-from policies.iam.names import Names, says
+from policies.iam.names import Names, matches
 from policies.resource import PROFILE, Resource
-from policies.resource_types import let_pass
+from policies.resource_types import is_excepted
 from policies.rule import Wrong
 
 _PROFILE_ARN: Final = "arn:aws:iam::{account}:instance-profile/"
@@ -25,11 +25,11 @@ def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong
     which name the identities.
     """
     # an excepted machine, such as a bastion, has its own permissions, which its owner has reviewed
-    if names.named("account") is None or let_pass(resource, context):
+    if names.named("account") is None or is_excepted(resource, context):
         return
     if resource.type == PROFILE:
         if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
-            yield Wrong(path="role", value=role, says="is not a role of the list")
+            yield Wrong(path="role", value=role, message="is not a role of the list")
     elif resource.type.startswith("aws:"):
         yield from _of_aws(resource.props, "", names)
     elif resource.type.startswith("gcp:compute/"):
@@ -50,13 +50,15 @@ def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[Wron
     if key in _ROLES:
         if value not in (None, ""):
             yield Wrong(
-                path=path, value=value, says="gives a service the rights of a role, which the program does not"
+                path=path,
+                value=value,
+                message="gives a service the permissions of a role, which the program never does",
             )
     elif key.startswith("iamInstanceProfile"):
         named = {f"{path}.{part}": value.get(part) for part in ("arn", "name")} if is_map(value) else {path: value}
         for at, name in named.items():
             if isinstance(name, str) and name and not _is_profile(name, names):
-                yield Wrong(path=at, value=name, says="is not the profile of a role of the list")
+                yield Wrong(path=at, value=name, message="is not the profile of a role of the list")
     else:
         yield from _of_aws(value, path, names)
 
@@ -66,17 +68,17 @@ def _accounts(resource: Resource, names: Names) -> Iterator[Wrong]:
         for account in resource.each(key):
             email = account.get("email")
             if isinstance(email, str) and not _is_account(email, names):
-                yield Wrong(path=f"{key}.email", value=email, says="is not a service account of the list")
+                yield Wrong(path=f"{key}.email", value=email, message="is not a service account of the list")
 
 
 def _is_role(name: str, names: Names) -> bool:
-    return any(says(pattern, name, names) for pattern in aws.roles())
+    return any(matches(pattern, name, names) for pattern in aws.roles())
 
 
-def _is_profile(said: str, names: Names) -> bool:
+def _is_profile(name: str, names: Names) -> bool:
     """Return whether this is a profile of the program. Profiles have the names of their roles."""
-    return any(says(f"{prefix}{pattern}", said, names) for pattern in aws.roles() for prefix in ("", _PROFILE_ARN))
+    return any(matches(f"{prefix}{pattern}", name, names) for pattern in aws.roles() for prefix in ("", _PROFILE_ARN))
 
 
 def _is_account(email: str, names: Names) -> bool:
-    return any(says(member, f"serviceAccount:{email}", names) for member in google.members())
+    return any(matches(member, f"serviceAccount:{email}", names) for member in google.members())

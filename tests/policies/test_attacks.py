@@ -236,7 +236,7 @@ def test_an_expired_exception_is_reported_as_expired() -> None:
     rule = Resource(type=RULE, name="web", props={"type": "ingress", "cidrBlocks": ["0.0.0.0/0"]})
     ((_, violation),) = judged([rule], context)
     assert violation.wrong == (
-        "lets in 3,702,188,032 public addresses of IPv4 (the exception of ann ended on 2026-11-20)"
+        "allows 3,702,188,032 public addresses of IPv4 (the exception of ann ended on 2026-11-20)"
     )
 
 
@@ -251,7 +251,7 @@ MODEL = {"name": "m", "source": "hf://a/b", "weights_gib": 3}
         pytest.param({"policies": {"exceptions": "none"}}, "policies.exceptions", id="exceptions not in a list"),
         pytest.param({"budget": {"usd_per_month": "lots"}}, "budget.usd_per_month", id="budget without amount"),
         pytest.param({"models": [5]}, "models.0", id="model that is not a map"),
-        pytest.param({"pools": [{**NEW_POOL, "max": "many"}]}, "pools.0.max", id="pool beside unknown keys"),
+        pytest.param({"pools": [{**NEW_POOL, "max": "many"}]}, "pools.0.max", id="pool next to unknown keys"),
         pytest.param({"cloud": "azure"}, "cloud", id="unknown cloud"),
     ],
 )
@@ -269,7 +269,10 @@ def test_an_exception_by_a_rules_earlier_id_is_an_error_that_names_the_new_one()
     old = PolicyException(rule="no-wildcard-iam", resource="it", owner="ann", reason="r", until=TODAY)
     context = Context(environment="dev", today=TODAY, exceptions=(old,))
     (message,) = reported(context, "settings-known")
-    assert message == "the exception for it: no-wildcard-iam is iam-in-list now; look whether it is still needed"
+    assert (
+        message
+        == "the exception for it: no-wildcard-iam is now iam-in-list; check whether the exception is still needed"
+    )
 
 
 def test_keys_of_a_newer_release_are_ignored_and_reported() -> None:

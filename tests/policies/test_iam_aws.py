@@ -79,10 +79,10 @@ def tag(value: Any, operator: str = "StringEquals") -> dict[str, Any]:
     ("statement", "wrong"),
     [
         # actions
-        pytest.param(allow("*"), "stands for", id="every action"),
+        pytest.param(allow("*"), "matches", id="every action"),
         pytest.param(allow("autoscaling:*"), "autoscaling:AttachInstances", id="every action of a service"),
-        pytest.param(allow("autoscaling:SetDesired*"), "and for those that AWS adds", id="wildcard within the list"),
-        pytest.param(allow("autoscaling:SetDesiredCapacit?"), "and for those that AWS adds", id="one letter"),
+        pytest.param(allow("autoscaling:SetDesired*"), "and those that AWS adds later", id="listed wildcard"),
+        pytest.param(allow("autoscaling:SetDesiredCapacit?"), "and those that AWS adds later", id="one letter"),
         pytest.param(allow("*:*"), "are not in the list", id="every action of every service"),
         pytest.param(allow("iam:PassRole", "*", Condition=None), "can be limited to arn:", id="outside the list"),
         pytest.param(allow("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/*"), "is not an action", id="every role"),
@@ -92,11 +92,11 @@ def tag(value: Any, operator: str = "StringEquals") -> dict[str, Any]:
         pytest.param(allow(" autoscaling:SetDesiredCapacity"), "is not an action", id="space"),
         pytest.param(allow(None), "names no Action", id="no action"),
         pytest.param(allow([]), "names no Action", id="no action in the list"),
-        pytest.param(allow(7), "where a text belongs", id="action that is no text"),
-        pytest.param(allow([["s3:*"]]), "where a text belongs", id="action in a list in a list"),
+        pytest.param(allow(7), "where a string is expected", id="action that is not text"),
+        pytest.param(allow([["s3:*"]]), "where a string is expected", id="action in a list in a list"),
         pytest.param({"Sid": "Only"}, "neither Allow nor Deny", id="Sid alone"),
-        pytest.param(allow(None, NotAction="iam:*"), "everything but what NotAction", id="NotAction"),
-        pytest.param(allow(resource=None, NotResource="arn:x"), "everything but what NotResource", id="NotResource"),
+        pytest.param(allow(None, NotAction="iam:*"), "everything except what NotAction", id="NotAction"),
+        pytest.param(allow(resource=None, NotResource="arn:x"), "except what NotResource", id="NotResource"),
         pytest.param(allow(Effect="allow"), "neither Allow nor Deny", id="effect in small letters"),
         pytest.param(allow(Effect=None), "neither Allow nor Deny", id="no effect"),
         pytest.param({**allow(None), "action": "s3:GetObject"}, "not an element", id="small element"),
@@ -183,7 +183,7 @@ def test_unlisted_permissions_are_refused(statement: dict[str, Any], wrong: str)
         pytest.param("\ufeff" + text(allow()), "is not JSON", id="byte order mark"),
         pytest.param("[]", "is not a JSON object", id="list"),
         pytest.param(text(allow(), statement=[]), "names statement twice", id="second Statement"),
-        pytest.param(text(7), "a Statement that is not a map", id="statement that is no map"),
+        pytest.param(text(7), "a Statement that is not a map", id="statement that is not a map"),
         pytest.param(
             text(allow()).replace('"Action":', '"Action": "s3:*", "Action":'), "names Action twice", id="two actions"
         ),
@@ -213,7 +213,7 @@ def test_an_ambiguous_policy_is_refused(policy: Any, wrong: str) -> None:
 def test_a_preview_knows_policies(kind: str, key: str) -> None:
     """A preview must know the program's policies. Otherwise CI, which has only a preview, would check nothing."""
     (message,) = violations(kind, {key: UNKNOWN}, AWS, "gpu-fleet-prod-control")
-    assert f"{key} is (known after up): must be known to a preview" in message
+    assert f"{key} is (known after up): must be known in the preview" in message
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
                 "a service and another": {"Principal": {"Service": ["ec2.amazonaws.com", "lambda.amazonaws.com"]}},
                 "a service and a user": {"Principal": {"Service": "ec2.amazonaws.com", "AWS": "*"}},
                 "all but one": {"NotPrincipal": {"AWS": ACCOUNT}},
-                "nobody": {},
+                "no principal": {},
                 "any repository": {
                     "Action": "sts:AssumeRoleWithWebIdentity",
                     "Principal": {"Federated": f"arn:aws:iam::{ACCOUNT}:oidc-provider/{GITHUB}"},
@@ -291,7 +291,7 @@ def test_an_instance_reads_no_secret_but_the_engine_key() -> None:
                 ("any account", "*", {"StringLike": {"aws:PrincipalAccount": "????????????"}}),
                 ("any address", "*", {"IpAddress": {"aws:SourceIp": ["0.0.0.0/1", "128.0.0.0/1"]}}),
                 ("no service", "*", {"Bool": {"aws:PrincipalIsAWSService": "false"}}),
-                ("ours, which the roles say", {"AWS": ACCOUNT}, {}),
+                ("our account", {"AWS": ACCOUNT}, {}),
             )
         ),
         pytest.param("aws:s3/bucket:Bucket", {"policy": text(read(Principal="*"))}, id="in the bucket"),

@@ -84,8 +84,8 @@ def test_a_policy_is_checked_by_its_role(name: str, passes: bool) -> None:
 def test_a_machine_is_checked_by_its_profile(kind: str, name: str, passes: bool) -> None:
     source = role(name)
     profile = made(PROFILE, name, {"role": UNKNOWN}, role=source)
-    said = UNKNOWN if kind == INSTANCE else {"arn": UNKNOWN}
-    machine = made(kind, "it", {"iamInstanceProfile": said}, iamInstanceProfile=profile)
+    value = UNKNOWN if kind == INSTANCE else {"arn": UNKNOWN}
+    machine = made(kind, "it", {"iamInstanceProfile": value}, iamInstanceProfile=profile)
     found = refused(AWS, source, profile, machine)
     assert (not any(message.startswith("it ") for message in found)) is passes
     assert (found == []) is passes

@@ -94,7 +94,7 @@ def policy_rule(kind: str = POLICY_RULE, action: str = "allow", **match: Any) ->
         pytest.param(policy_rule(srcIpRanges=[]), "match", id="empty ranges"),
         pytest.param(policy_rule(srcIpRanges=UNKNOWN), "match.srcIpRanges", id="unknown ranges"),
         pytest.param(policy_rule(action="apply_security_profile_group", srcIpRanges=OPEN), "match.srcIpRanges[0]",
-                     id="inspected, and let in"),
+                     id="inspected, and allowed"),
         pytest.param(policy_rule(HIERARCHY, srcIpRanges=OPEN), "match.srcIpRanges[0]", id="hierarchy"),
         pytest.param(policy_rule(OLD_HIERARCHY, config={"srcIpRanges": OPEN}), "match.srcIpRanges[0]",
                      id="hierarchy, older type"),
@@ -138,7 +138,7 @@ def test_rules_with_named_clients_pass(resource: Resource) -> None:
 def test_a_public_source_is_reported_once_with_its_size() -> None:
     (violation,) = found(a(INGRESS, cidrIpv4="0.0.0.0/0"))
     assert violation.sentence == (
-        f"it ({INGRESS}): cidrIpv4 is '0.0.0.0/0': lets in 3,702,188,032 public addresses of IPv4"
+        f"it ({INGRESS}): cidrIpv4 is '0.0.0.0/0': allows 3,702,188,032 public addresses of IPv4"
     )
 
 
@@ -147,7 +147,7 @@ def test_rules_of_different_groups_and_ports_are_one_set() -> None:
         a(INGRESS, f"to-{n}", securityGroupId=f"sg-{n}", fromPort=n, cidrIpv4=f"{n}.0.0.0/8") for n in range(1, 4)
     ]
     (violation,) = found(*plan)
-    assert violation.wrong == ("with other resources of the plan it lets in 50,331,648 public addresses of IPv4")
+    assert violation.wrong == ("with other resources of the plan it allows 50,331,648 public addresses of IPv4")
     assert found(plan[0]) == []
 
 

@@ -78,12 +78,12 @@ def found(kind: str, props: Mapping[str, Any]) -> set[tuple[str, str]]:
         pytest.param((SUBNET, {"mapPublicIpOnLaunch": UNKNOWN}), PUBLIC, "mapPublicIpOnLaunch", id="unknown subnet"),
         pytest.param((SUBNET, {"ipv6Native": True}), PUBLIC, "ipv6Native", id="subnet of IPv6 alone"),
         pytest.param((SUBNET, {"mapPublicIpOnLaunch": True, "tags": {"gpu-fleet:holds": "gateways"}}), PUBLIC,
-                     "mapPublicIpOnLaunch", id="a tag that says gateways"),
+                     "mapPublicIpOnLaunch", id="a tag with the value gateways"),
         pytest.param((DEFAULT_SUBNET, {}), PUBLIC, "mapPublicIpOnLaunch", id="default subnet"),
         *(
-            pytest.param((f"aws:{name}/loadBalancer:LoadBalancer", said), PUBLIC, "internal", id=f"{name} {said}")
+            pytest.param((f"aws:{name}/loadBalancer:LoadBalancer", value), PUBLIC, "internal", id=f"{name} {value}")
             for name in ("lb", "alb", "elb")
-            for said in ({}, {"internal": False}, {"internal": UNKNOWN})
+            for value in ({}, {"internal": False}, {"internal": UNKNOWN})
         ),
         pytest.param((FRONT, {"loadBalancingScheme": UNKNOWN}), PUBLIC, "loadBalancingScheme", id="unknown front"),
         pytest.param((FRONT, {"loadBalancingScheme": "EXTERNAL_PASSTHROUGH"}), PUBLIC, "loadBalancingScheme",
@@ -193,7 +193,7 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "source", "made", "passes"),
+    ("kind", "value", "source", "made", "passes"),
     [
         pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:made", {"email": UNKNOWN}, True, id="account to come"),
         pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:other", {"email": UNKNOWN}, False,
@@ -201,7 +201,7 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
         pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {"email": GPU}, True, id="account that is there"),
         pytest.param(GCP_TEMPLATE, {"email": "admin@p.iam"}, "", {"email": GPU}, False, id="account of others"),
         pytest.param(GCP_TEMPLATE, {"email": "admin@p.iam"}, "urn:made", {"email": UNKNOWN}, False,
-                     id="account of others, beside ours"),
+                     id="account of others, next to ours"),
         pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {}, True, id="inputs alone"),
         pytest.param(TEMPLATE, {"arn": UNKNOWN}, "urn:made", {"arn": UNKNOWN}, True, id="profile to come"),
         pytest.param(TEMPLATE, {"arn": UNKNOWN}, "", {"arn": UNKNOWN}, False, id="profile from nowhere"),
@@ -213,13 +213,13 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
     ],
 )  # fmt: skip
 def test_instances_use_identities_of_the_plan(
-    kind: str, said: Any, source: str, made: dict[str, Any], passes: bool
+    kind: str, value: Any, source: str, made: dict[str, Any], passes: bool
 ) -> None:
     key = "serviceAccount" if kind == GCP_TEMPLATE else "iamInstanceProfile"
     plan = [
         Resource(type=ACCOUNT if kind == GCP_TEMPLATE else PROFILE, name="gpu", urn="urn:made", props=made),
         Resource(type="gpu-fleet:gcp:Other", name="other", urn="urn:other"),
-        Resource(type=kind, name="it", urn="urn:it", props={key: said}, depends={key: (source,)} if source else {}),
+        Resource(type=kind, name="it", urn="urn:it", props={key: value}, depends={key: (source,)} if source else {}),
     ]
     found = replace(BY_ID[ACCESS], of_one=None).check(plan, DEV)
     assert (found == []) == passes

@@ -25,7 +25,7 @@ def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param(None, "No such file", id="no such file"),
         pytest.param("a: [", "is not YAML", id="not YAML"),
@@ -33,11 +33,11 @@ def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> Non
         pytest.param("config: {aws:region: us-east-1}", "gpu-fleet:fleet", id="another project's"),
     ],
 )
-def test_a_file_without_settings_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_without_settings_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "x.yaml"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ContextError, match=said):
+    with pytest.raises(ContextError, match=message):
         config_of({"GPUFLEET_SETTINGS": str(path)})
 
 

@@ -24,14 +24,14 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         """Return exit code, stdout and stderr of `gpufleet policies`."""
-        monkeypatch.setattr(sys, "argv", ["gpufleet", "policies", *words])
+        monkeypatch.setattr(sys, "argv", ["gpufleet", "policies", *arguments])
         ANSWER_BEGUN.clear()  # an earlier command of this process sets it
         with pytest.raises(SystemExit) as left:
             main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
+        captured = capsys.readouterr()
+        return int(left.value.code or 0), captured.out, captured.err
 
     return run
 
@@ -145,7 +145,7 @@ def test_a_secret_in_a_value_is_not_shown(run: Run, settings: Path, plan: Callab
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         pytest.param(None, "No such file", id="no such file"),
         pytest.param("", "not valid JSON", id="empty"),
@@ -159,36 +159,36 @@ def test_a_secret_in_a_value_is_not_shown(run: Run, settings: Path, plan: Callab
     ],
 )
 def test_an_incomplete_preview_is_an_error(
-    run: Run, settings: Path, tmp_path: Path, text: str | None, said: str
+    run: Run, settings: Path, tmp_path: Path, text: str | None, message: str
 ) -> None:
     path = tmp_path / "preview.json"
     if text is not None:
         path.write_text(text)
     code, out, err = run("check", str(path), "--settings", str(settings), "--json")
     assert code == 2
-    assert said in err
-    assert said in json.loads(out)["error"]
+    assert message in err
+    assert message in json.loads(out)["error"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param({"policies.exceptions": [{**WAIVER, "until": "soon"}]}, "exceptions.0.until", id="exception"),
         pytest.param({"budget": {"usd_per_month": "lots"}}, "budget.usd_per_month", id="budget"),
         pytest.param(
             {"policies.exceptions": [{**WAIVER, "rule": "no-wildcard-iam", "until": "2999-01-01"}]},
-            "no-wildcard-iam is iam-in-list now",
+            "no-wildcard-iam is now iam-in-list",
             id="exception of a rule by its old id",
         ),
     ],
 )
 def test_settings_with_errors_are_refused(
-    run: Run, plan: Callable[..., str], tmp_path: Path, change: dict[str, Any], said: str
+    run: Run, plan: Callable[..., str], tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = tmp_path / "Pulumi.aws-prod.yaml"
     path.write_text(yaml.safe_dump({"config": changed(AWS, change)}))
     code, _, err = run("check", plan(step(INGRESS)), "--settings", str(path))
-    assert (code, said in err) == (2, True)
+    assert (code, message in err) == (2, True)
 
 
 @pytest.mark.parametrize(("environment", "code"), [("dev", 0), ("prod", 2)])

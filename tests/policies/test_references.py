@@ -112,7 +112,7 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(TEMPLATE, groups(UNKNOWN, UNKNOWN), OF_TWO, [], id="two groups of the plan"),
         pytest.param(TEMPLATE, groups(UNKNOWN, UNKNOWN), OF_ONE, [f"{GROUPS_AT}[0]", f"{GROUPS_AT}[1]"],
                      id="two unknown groups of one"),
-        pytest.param(TEMPLATE, groups(UNKNOWN, "sg-0123"), OF_ONE, [f"{GROUPS_AT}[1]"], id="beside one of the plan"),
+        pytest.param(TEMPLATE, groups(UNKNOWN, "sg-0123"), OF_ONE, [f"{GROUPS_AT}[1]"], id="next to one of the plan"),
         pytest.param(TEMPLATE, groups(UNKNOWN), OF_VPC, [f"{GROUPS_AT}[0]"], id="unknown, of something else"),
         pytest.param(TEMPLATE, {"networkInterfaces": [{"securityGroups": UNKNOWN}]}, OF_ONE, [GROUPS_AT],
                      id="an unknown list"),
@@ -154,9 +154,9 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(ROUTES, {"vpcId": "vpc-1", "routes": [{"transitGatewayId": "tgw-1"}]}, {},
                      ["routes[0].transitGatewayId"], id="inline route"),
         pytest.param(ENDPOINT, {"serviceName": "com.amazonaws.vpce.us-east-1.vpce-svc-0123"}, {}, ["serviceName"],
-                     id="somebody's service"),
+                     id="service of others"),
         pytest.param(ENDPOINT, {"serviceName": "com.amazonaws.us-east-1.vpce-svc-0123"}, {}, ["serviceName"],
-                     id="somebody's service, otherwise"),
+                     id="service of others, another name"),
         pytest.param(ENDPOINT, {"serviceName": UNKNOWN}, {}, ["serviceName"], id="unknown service"),
         # targets of requests, notices and disks
         pytest.param(TARGET, {"arn": "arn:aws:sqs:r:1:q"}, {}, [], id="notices to the queue"),
@@ -164,7 +164,7 @@ GROUPS_AT = "networkInterfaces[0].securityGroups"
         pytest.param(TARGET, {"arn": UNKNOWN, "deadLetterConfig": {"arn": "arn:aws:sqs:r:9:q"}},
                      {"arn": ("urn:queue",)}, ["deadLetterConfig.arn"], id="dead letters to another account"),
         pytest.param(HOOK, {"notificationTargetArn": "arn:aws:sns:r:9:t"}, {}, ["notificationTargetArn"],
-                     id="lifecycle hook that tells others"),
+                     id="lifecycle hook that notifies others"),
         pytest.param(HOOK, {"roleArn": "arn:aws:iam::9:role/r"}, {}, ["roleArn"], id="role of a lifecycle hook"),
         pytest.param(GROUP, {"initialLifecycleHooks": [{"name": "ready"}, {"notificationTargetArn": "arn:x"}]}, {},
                      ["initialLifecycleHooks[1].notificationTargetArn"], id="hook of the group itself"),
@@ -310,8 +310,8 @@ def test_a_message_names_property_value_and_allowed_values() -> None:
     it = Resource(type=INSTANCE, name="it", urn="urn:it", props={"vpcSecurityGroupIds": ["sg-0123"]})
     (violation,) = RULE.check([*PLAN, it], DEV)
     assert violation.sentence == (
-        f"it ({INSTANCE}): vpcSecurityGroupIds[0] is 'sg-0123': must be a DefaultSecurityGroup or SecurityGroup that"
-        " this plan makes: nobody judged another one"
+        f"it ({INSTANCE}): vpcSecurityGroupIds[0] is 'sg-0123': must be a DefaultSecurityGroup or SecurityGroup of"
+        " this plan, because the rules do not check others"
     )
 
 

@@ -35,30 +35,30 @@ def of(kind: str, name: str = "it", within: str = "") -> Resource:
     return Resource(type=kind, name=name, urn=f"urn:pulumi:dev::gpu-fleet::{chain}::{name}")
 
 
-def said(resource: Resource, *exceptions: PolicyException) -> list[str]:
+def messages_of(resource: Resource, *exceptions: PolicyException) -> list[str]:
     return [rule.message(violation) for rule, violation in check([resource], context(*exceptions)) if rule.id == RULE]
 
 
 @pytest.mark.parametrize(
     ("resource", "wrong"),
     [
-        pytest.param(of(ALARM), "makes no resource of this type", id="type of AWS"),
-        pytest.param(of("gcp:compute/address:Address"), "makes no resource of this type", id="type of Google Cloud"),
-        pytest.param(of("kubernetes:core/v1:Pod"), "makes no resource of this type", id="another provider's"),
-        pytest.param(of("pulumi:providers:random"), "makes no resource of this type", id="another provider"),
-        pytest.param(of("command:local:Command"), "makes no resource of this type", id="command"),
-        pytest.param(of("pulumi-nodejs:dynamic:Resource"), "makes no resource of this type", id="dynamic"),
-        pytest.param(of("pulumi:pulumi:StackReference"), "makes no resource of this type", id="another stack"),
-        pytest.param(of("awsx:ec2:Vpc"), "makes no resource of this type", id="somebody's component"),
-        pytest.param(of("aws:ec2/Instance:instance"), "makes no resource of this type", id="almost a type"),
-        pytest.param(of(INSTANCE), "and this one is in the stack", id="ours, in no component"),
-        pytest.param(of(INSTANCE, within="my:own:Part"), "and this one is in my:own:Part", id="ours, in another's"),
+        pytest.param(of(ALARM), "creates no resource of this type", id="type of AWS"),
+        pytest.param(of("gcp:compute/address:Address"), "creates no resource of this type", id="type of Google"),
+        pytest.param(of("kubernetes:core/v1:Pod"), "creates no resource of this type", id="another provider's"),
+        pytest.param(of("pulumi:providers:random"), "creates no resource of this type", id="another provider"),
+        pytest.param(of("command:local:Command"), "creates no resource of this type", id="command"),
+        pytest.param(of("pulumi-nodejs:dynamic:Resource"), "creates no resource of this type", id="dynamic"),
+        pytest.param(of("pulumi:pulumi:StackReference"), "creates no resource of this type", id="another stack"),
+        pytest.param(of("awsx:ec2:Vpc"), "creates no resource of this type", id="a component of others"),
+        pytest.param(of("aws:ec2/Instance:instance"), "creates no resource of this type", id="almost a type"),
+        pytest.param(of(INSTANCE), "and this resource is in the stack", id="ours, in no component"),
+        pytest.param(of(INSTANCE, within="my:own:Part"), "this resource is in my:own:Part", id="ours, in another's"),
         pytest.param(of(INSTANCE, within=f"my:own:Part${HOST}"), "in my:own:Part$gpu-fleet", id="ours, nested"),
         pytest.param(of("pulumi:providers:aws", "other"), "another account", id="a provider of its own"),
     ],
 )  # fmt: skip
 def test_types_outside_the_program_are_refused(resource: Resource, wrong: str) -> None:
-    (message,) = said(resource)
+    (message,) = messages_of(resource)
     assert wrong in message
     assert message.startswith(f"{resource.name} ({resource.type}): ")
     assert f"{{rule: {RULE}, type: {resource.type}, resource: {resource.name}, owner: OWNER" in message
@@ -77,7 +77,7 @@ def test_types_outside_the_program_are_refused(resource: Resource, wrong: str) -
     ],
 )
 def test_types_of_the_program_pass(resource: Resource) -> None:
-    assert said(resource) == []
+    assert messages_of(resource) == []
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_types_of_the_program_pass(resource: Resource) -> None:
     [
         pytest.param(excepted(ALARM), None, id="type and name"),
         pytest.param(excepted(ALARM, until=date(2026, 11, 20)), "ended on 2026-11-20", id="ended"),
-        pytest.param(excepted(None), "is for resource it of type not said", id="without a type"),
+        pytest.param(excepted(None), "is for resource it without a type", id="without a type"),
         pytest.param(excepted(ALARM, "*"), f"is for resource * of type {ALARM}", id="for all"),
         pytest.param(excepted(INSTANCE), f"of type {INSTANCE}", id="another type"),
         pytest.param(excepted(ALARM, "other"), "", id="another name"),
     ],
 )
 def test_an_exception_names_type_and_resource(exception: PolicyException, why: str | None) -> None:
-    messages = said(of(ALARM), exception)
+    messages = messages_of(of(ALARM), exception)
     if why is None:
         assert messages == []
     else:

@@ -51,7 +51,7 @@ UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMon
             TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=PUBLIC_INTERFACE), "no-public-address", id="public"
         ),
         pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=None), "no-public-address", id="subnet decides"),
-        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=[{}]), "no-public-address", id="nothing said"),
+        pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=[{}]), "no-public-address", id="nothing set"),
         pytest.param(TEMPLATE, but(SAFE_TEMPLATE, networkInterfaces=IPV6_INTERFACE), "no-public-address", id="IPv6"),
         pytest.param("aws:ec2/subnet:Subnet", {"mapPublicIpOnLaunch": True}, "no-public-address", id="public subnet"),
         pytest.param("aws:ec2/subnet:Subnet", {"cidrBlock": "10.0.0.0/24"}, None, id="private subnet"),
@@ -116,12 +116,12 @@ UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMon
         pytest.param(
             TEMPLATE, user_data("-----BEGIN RSA PRIVATE KEY-----"), "no-secret-in-user-data", id="private key"
         ),
-        pytest.param(TEMPLATE, user_data('"token": "$TOKEN"'), None, id="a variable is no secret"),
+        pytest.param(TEMPLATE, user_data('"token": "$TOKEN"'), None, id="a variable is not a secret"),
         pytest.param(
             TEMPLATE,
             user_data('"engine_key": "gcp-secret:projects/p-1/secrets/gpu-fleet-prod-engine-key"'),
             None,
-            id="a reference is no secret",
+            id="a reference is not a secret",
         ),
         pytest.param(TEMPLATE, user_data("secret: hunter2hunter2"), "no-secret-in-user-data", id="secret"),
         pytest.param(
@@ -287,7 +287,7 @@ BUDGET = {
 
 
 @pytest.mark.parametrize(
-    ("budget", "said"),
+    ("budget", "expected"),
     [
         # highest: 2 on-demand × 1.00 + 2 spot × 0.50 = 3.00; desired: 2 × 0.40 = 0.80/h = 584 a month
         pytest.param({"usd_per_month": "584", "usd_per_hour_at_max": "3"}, [], id="just within"),
@@ -295,7 +295,7 @@ BUDGET = {
         pytest.param({"usd_per_month": "584", "usd_per_hour_at_max": "2.99"}, ["up to 3.00 USD/h"], id="hour"),
     ],
 )
-def test_a_plan_above_its_budget_is_refused(budget: dict[str, str], said: list[str]) -> None:
+def test_a_plan_above_its_budget_is_refused(budget: dict[str, str], expected: list[str]) -> None:
     config = {"gpu-fleet:fleet": json.dumps(BUDGET | {"budget": budget}), "aws:region": "us-east-1"}
     plan = [
         Resource(type=GROUP, name="a", urn="a", props=group(desiredCapacity=1.0)),
@@ -303,8 +303,8 @@ def test_a_plan_above_its_budget_is_refused(budget: dict[str, str], said: list[s
         Resource(type=GROUP, name="od", urn="od", props=group("on-demand", desiredCapacity=0.0)),
     ]
     found = [v.wrong for rule, v in check(plan, from_config(config, TODAY)) if rule.id == "within-budget"]
-    assert len(found) == len(said)
-    assert all(text in wrong for text, wrong in zip(said, found, strict=True))
+    assert len(found) == len(expected)
+    assert all(text in wrong for text, wrong in zip(expected, found, strict=True))
 
 
 def test_a_plan_that_cannot_be_priced_is_refused() -> None:
