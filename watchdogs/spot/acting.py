@@ -268,7 +268,7 @@ class SpotActor:
     def _end(self, decision: Decision) -> Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
-            return self._executor.cancelled(decision, "it is already terminated")
+            return self._executor.cancelled(decision, "it is already terminated or removed from its group")
         if instance.id in leaving(self._ports, [instance]):
             return self._executor.cancelled(decision, "its group is ending it already")
         if (held := self._executor.blocked(decision, instance)) is not None:
