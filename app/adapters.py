@@ -118,7 +118,7 @@ class FleetMessages:
             messages.notify(name, text, detail)
 
 
-def holder_name() -> str:
+def lease_holder_name() -> str:
     """Identifies this process, so that other processes can detect whether it is alive.
 
     The parts are: machine name, boot id, PID namespace, process id, start time of the process.
@@ -126,7 +126,7 @@ def holder_name() -> str:
     return f"{platform.node()}/{_boot()}/{_processes()}/{os.getpid()}/{_process_start(os.getpid())}"
 
 
-def is_dead_neighbour(holder: str) -> bool:
+def is_dead_holder(holder: str) -> bool:
     """Whether the holder's process ran in our PID namespace and has ended: it was killed, or the machine restarted.
 
     For a holder in another container the answer is always False, even if both containers share the host's name: this

@@ -95,7 +95,7 @@ def export(document: FleetDocument, now: datetime) -> Iterator[str]:
         yield from transfer.export(connection, now)
 
 
-def take_in_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
+def import_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
     """Import an export in one transaction. Returns the number of rows by table. Raises AppError."""
     try:
         with file.open(encoding="utf-8") as lines:

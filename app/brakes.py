@@ -59,12 +59,12 @@ def release(scope: str, documents: Sequence[FleetDocument], who: str, now: datet
     """Release the brakes of a scope and let its pools try failed boots again. Raises AppError."""
     chosen = _braked(scope, documents, now)
     for document, _ in chosen:
-        _must_be_theirs(document)
+        _check_ledger_is_here(document)
     done: list[Release] = []
     for document, known in chosen:
         engine = open_engine(document)
         released, remaining = _release(engine, document, scope, known, (who, now))
-        _try_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
+        _allow_boots_again(engine, document, [p for p in document.pools if scope in ("all", p.name)], who, now)
         done.append(Release(document=document, released=released, left=remaining))
         if known is not None:
             remove_keep(inventory_of(document), known.id)
@@ -89,7 +89,9 @@ def _release(
     )
 
 
-def _try_boots_again(engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime) -> None:
+def _allow_boots_again(
+    engine: Engine, document: FleetDocument, pools: Sequence[Pool], who: str, now: datetime
+) -> None:
     ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
@@ -116,7 +118,7 @@ def _braked(
 
 
 def _scopes(document: FleetDocument, now: datetime) -> set[str]:
-    _must_be_theirs(document)
+    _check_ledger_is_here(document)
     return {brake.scope for brake in operations.brakes(open_engine(document), ledger_name(document), now)}
 
 
@@ -139,7 +141,7 @@ def targets(document: FleetDocument) -> list[dict[str, Any]]:
     """The pools' targets for JSON output. If the ledger is not on this machine, they are those of the settings."""
     engine, fleet = open_engine(document, reading=True), ledger_name(document)
     found = operations.brakes(engine, fleet, datetime.now(UTC))
-    held = {brake.scope: brake for brake in found if brake.acts_as(BrakeKind.TARGET)}
+    held = {brake.scope: brake for brake in found if brake.counts_as(BrakeKind.TARGET)}
     rows: list[dict[str, Any]] = []
     for row in operations.targets(engine, fleet):
         last, brake = operations.target_moves(engine, fleet, row.pool)[-1], held.get(row.pool)
@@ -169,7 +171,7 @@ def hold_target(document: FleetDocument, brake: Brake, value: int) -> None:
             f"target {value} of pool {pool} is outside {limits.min} to {limits.max}; change the settings to widen it",
             ErrorCode.WRONG_USE,
         )
-    _must_be_theirs(document)
+    _check_ledger_is_here(document)
     engine = open_engine(document)
     seen = next(row for row in operations.targets(engine, ledger_name(document)) if row.pool == pool)
     try:
@@ -205,11 +207,11 @@ def drain(
 
 def pull(document: FleetDocument, brake: Brake) -> None:
     """Set a brake in a fleet's ledger. Raises AppError."""
-    _must_be_theirs(document)
+    _check_ledger_is_here(document)
     operations.set_brake(open_engine(document), ledger_name(document), brake)
 
 
-def _must_be_theirs(document: FleetDocument) -> None:
+def _check_ledger_is_here(document: FleetDocument) -> None:
     """Raises AppError unless the ledger on this machine is the one that the watchdogs read.
 
     A ledger file that is created here would stop no watchdog: they run on another machine and read their own.

@@ -84,26 +84,26 @@ def services_of(places: Places) -> dict[str, str]:
     return {one.name: one.healthy for one in units.services(settings, places, find_programs(settings))}
 
 
-def wrong_after(services: Mapping[str, str], within: timedelta, well_for: timedelta) -> str | None:
+def failure_after(services: Mapping[str, str], within: timedelta, well_for: timedelta) -> str | None:
     """Which service is unhealthy at the end of `within`, or becomes unhealthy during `well_for`; None: all are
     healthy.
 
     `services`: unit to URL.
     """
     until = time.monotonic() + within.total_seconds()
-    while (wrong := _wrong_with(services)) is not None and time.monotonic() < until:
+    while (wrong := _failing_service(services)) is not None and time.monotonic() < until:
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))
     if wrong is None and well_for:
         time.sleep(well_for.total_seconds())
-        wrong = _wrong_with(services)
+        wrong = _failing_service(services)
     return wrong
 
 
-def _wrong_with(services: Mapping[str, str]) -> str | None:
+def _failing_service(services: Mapping[str, str]) -> str | None:
     """Which service is unhealthy now; None: all are healthy."""
     for name, url in services.items():
         if url.startswith("file://"):
-            if (wrong := _old(Path(url.removeprefix("file://")))) is not None:
+            if (wrong := _too_old(Path(url.removeprefix("file://")))) is not None:
                 return f"{name}: {wrong}"
             continue
         try:
@@ -115,7 +115,7 @@ def _wrong_with(services: Mapping[str, str]) -> str | None:
     return None
 
 
-def _old(path: Path) -> str | None:
+def _too_old(path: Path) -> str | None:
     try:
         age = time.time() - path.stat().st_mtime
     except OSError as error:

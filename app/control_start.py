@@ -81,7 +81,7 @@ def start(places: Places, announce: Announce, *, as_it_is: bool) -> None:
         raise AppError(str(error)) from error
 
 
-def have_ledger(places: Places, announce: Announce) -> None:
+def ensure_ledger(places: Places, announce: Announce) -> None:
     """Prepare the fleet's ledger at this release's schema. If the volume has none, restore the newest backup.
 
     Runs as the user that owns the ledger. Raises AppError.

@@ -111,7 +111,7 @@ def orphan_kind(scope: OrphanScope) -> WatchdogKind:
     return WatchdogKind(name=ORPHANS, make=lambda document, ports: OrphanWatchdog(document, ports, scope))
 
 
-def watches(kind: WatchdogKind, document: FleetDocument) -> bool:
+def is_watched(kind: WatchdogKind, document: FleetDocument) -> bool:
     """Whether the daemon runs the watchdog for that fleet: the orphan watchdog needs at least one rule."""
     return kind.name != ORPHANS or bool(document.orphans)
 

@@ -77,7 +77,7 @@ class Looked:
         return "done" if self.changes else "nothing_to_do"
 
 
-def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSources, *, apply: bool) -> Looked:
+def run_once(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSources, *, apply: bool) -> Looked:
     """Change at most one instance of each pool. Raises OSError."""
     log, listed = sources.log, sources.instances()
     brakes = sources.brakes()
@@ -111,7 +111,7 @@ def look(pools: Sequence[Pool], digests: Mapping[str, str], sources: RevisionSou
     return done
 
 
-def follow(document: FleetDocument, *, apply: bool, people: Log = SILENT, holder: str | None = None) -> bool:
+def run_locked(document: FleetDocument, *, apply: bool, people: Log = SILENT, holder: str | None = None) -> bool:
     """Run one pass over a fleet, under its own lease. False: the pass failed, and the log has the error.
 
     Without `holder`, this process holds the lease. `people` receives the lines of a process that does not log. Raises
@@ -150,7 +150,7 @@ def _follow(document: FleetDocument, log: Log, *, apply: bool, holder: str | Non
             log=log,
         )
         try:
-            return look(pools, digests, sources, apply=apply)
+            return run_once(pools, digests, sources, apply=apply)
         except CloudError as error:
             raise AppError(str(error)) from error
         finally:

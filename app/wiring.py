@@ -13,8 +13,8 @@ from app.adapters import (
     FleetMessages,
     FleetPrices,
     FleetUtilization,
-    holder_name,
-    is_dead_neighbour,
+    is_dead_holder,
+    lease_holder_name,
 )
 from app.ledgers import ledger_errors, ledger_name, open_ledger_of, read_ledger_of
 from app.price_inputs import overrides_of
@@ -84,7 +84,7 @@ def wire(
     engine = open_engine(document, reading=reading)
     clock = WallClock()
     calls, inventory, groups = _cloud(document)
-    ledger = FleetLedger(engine, ledger_name(document), lease, holder or holder_name(), is_dead_neighbour)
+    ledger = FleetLedger(engine, ledger_name(document), lease, holder or lease_holder_name(), is_dead_holder)
     prometheus = Prometheus(document.prometheus_url)
     ports = Ports(
         inventory=inventory,

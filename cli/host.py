@@ -52,7 +52,7 @@ def check(
 ) -> None:
     """Check the health of every service on this machine. Exit code 3: a service is not healthy."""
     services = control_host.services_of(control_host.here())
-    wrong = control_host.wrong_after(services, read_span(within), read_span(well_for))
+    wrong = control_host.failure_after(services, read_span(within), read_span(well_for))
     if wrong is not None:
         note(wrong)
         raise typer.Exit(Exit.FOUND)
@@ -68,7 +68,7 @@ def settle() -> None:
 @app.command()
 def ledger() -> None:
     """Migrate the fleet's ledger to the schema of this release. If there is no ledger, restore the newest backup."""
-    control_start.have_ledger(control_host.here(), note)
+    control_start.ensure_ledger(control_host.here(), note)
 
 
 @app.command()

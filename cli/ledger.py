@@ -61,7 +61,7 @@ def import_(
     fleet: FleetOption = None,
 ) -> None:
     """Import an exported ledger in one transaction: all rows or none. Rows that exist already are not changed."""
-    counts = backups.take_in_file(load_only(fleet, _ONE), file)
+    counts = backups.import_file(load_only(fleet, _ONE), file)
     STDERR.print(
         f"{sum(counts.values())} rows read: " + ", ".join(f"{name} {n}" for name, n in sorted(counts.items()))
     )

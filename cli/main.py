@@ -129,7 +129,7 @@ def _run() -> None:
 
     try:
         logs.configure(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else "cli")
-        with garbage.not_looked_for(kept=True):
+        with garbage.collector_paused(kept=True):
             command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in (*GROUPS, LOCAL) else None)
         command()
     except AppError as error:

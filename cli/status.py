@@ -50,7 +50,7 @@ def status(
     if watch:
         _watch(fleets, pause(every))
         return
-    with garbage.not_looked_for(kept=True):  # the process ends soon after
+    with garbage.collector_paused(kept=True):  # the process ends soon after
         views = [watched.look() for watched in fleets]
         if as_json:
             documents = [as_document(view) for view in views]

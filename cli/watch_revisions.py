@@ -8,7 +8,7 @@ import typer
 from app import logs
 from app.errors import AppError
 from app.fleets import load_each
-from app.revisions import follow
+from app.revisions import run_locked
 from cli.options import ApplyOption, FleetOption, QuietOption
 from cli.output import PEOPLE, STDERR, Exit, note_unlogged
 from cli.watch_pass import readable
@@ -48,7 +48,7 @@ def over_fleets(
     for document in documents:
         error: str | None = None
         try:
-            if not follow(document, apply=apply, people=PEOPLE, holder=holder):
+            if not run_locked(document, apply=apply, people=PEOPLE, holder=holder):
                 error = "a pool's rollout has failed"
         except (AppError, OSError) as failed:
             error = str(failed)

@@ -16,8 +16,8 @@ from app import logs, spot_notices
 from app.daemon_page import Page, serve
 from app.errors import AppError, ErrorCode
 from app.fleets import load_each, load_one, urls_of
-from app.passes import Options, WatchdogKind, kinds, watches
-from app.revisions import follow
+from app.passes import Options, WatchdogKind, is_watched, kinds
+from app.revisions import run_locked
 from cli import slack, watch_cost
 from cli.addresses import host_and_port
 from cli.options import FleetOption
@@ -88,7 +88,9 @@ def run(
     log = logs.get()
     spot_notices.listen(documents, schedule, stop, log)
     buttons = slack.listen_if_set(documents)
-    names = [f"{k.name} {spot_notices.place_of(d)}" for d in documents for k in kinds().values() if not watches(k, d)]
+    names = [
+        f"{k.name} {spot_notices.place_of(d)}" for d in documents for k in kinds().values() if not is_watched(k, d)
+    ]
     log.info(
         "process",
         outcome="started",
@@ -139,13 +141,13 @@ class Daemon:
 
     def _watch(self, kind: WatchdogKind, number: int) -> bool:
         document = load_one(self._url(number))
-        if not watches(kind, document):
+        if not is_watched(kind, document):
             return True
         code, _ = over_fleets(kind, [document], Options(apply=self.apply, count=self._count), Show.PROBLEMS)
         return code is not Exit.FAILED
 
     def _follow(self, number: int) -> bool:
-        return follow(load_one(self._url(number)), apply=self.apply)
+        return run_locked(load_one(self._url(number)), apply=self.apply)
 
     def _collect(self, number: int) -> bool:
         code, _ = watch_cost.over_fleets([load_one(self._url(number))], show=False, count=self._count)

@@ -70,7 +70,7 @@ def _region(settings: Settings, root: str) -> Iterator[Problem]:
             path=f"{cloud}:region",
             wrong=f"is not a region of {cloud}",
             value=region,
-            remedy=regions.near(cloud, region),
+            remedy=regions.hint(cloud, region),
         )
 
 

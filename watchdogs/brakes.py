@@ -23,13 +23,13 @@ def until_when(end: datetime | None) -> str:
 
 def paused_by(pool: str, brakes: Sequence[Brake]) -> str | None:
     """Who paused the watchdogs of a pool, until when and why; of several pauses, the one that lasts longest."""
-    found = longest([b for b in brakes if b.acts_as(BrakeKind.PAUSE) and b.scope in ("all", pool)])
+    found = longest([b for b in brakes if b.counts_as(BrakeKind.PAUSE) and b.scope in ("all", pool)])
     return None if found is None else who_and_why(found)
 
 
 def target_held_by(pool: str, brakes: Sequence[Brake]) -> str | None:
     """Who holds a pool's target, until when and why."""
-    found = longest([b for b in brakes if b.acts_as(BrakeKind.TARGET) and b.scope == pool])
+    found = longest([b for b in brakes if b.counts_as(BrakeKind.TARGET) and b.scope == pool])
     return None if found is None else f"target held {who_and_why(found)}"
 
 
@@ -39,7 +39,7 @@ def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str,
     keeps: dict[str, list[Brake]] = {}
     for brake in brakes:
         alone = brake.kind is BrakeKind.PAUSE and brake.scope not in ("all", *pools)
-        if brake.acts_as(BrakeKind.KEEP) or alone:
+        if brake.counts_as(BrakeKind.KEEP) or alone:
             keeps.setdefault(brake.scope, []).append(brake)
     found: dict[str, str] = {}
     for instance in instances:

@@ -7,7 +7,7 @@ from typing import Final
 from gpufleet.domain.decisions import Decision
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
-from gpufleet.domain.ownership import owner_of
+from gpufleet.domain.ownership import owning_pool
 from gpufleet.settings.document import FleetDocument
 from watchdogs.ports import Ports
 
@@ -69,7 +69,7 @@ def is_terminated(ports: Ports, document: FleetDocument, instance: Instance | No
     """
     if instance is None or not instance.alive:
         return True
-    return owner_of(document.group_names(), instance) is not None and instance.id in leaving(ports, [instance])
+    return owning_pool(document.group_names(), instance) is not None and instance.id in leaving(ports, [instance])
 
 
 def drained(status: AgentStatus | None) -> bool:

@@ -192,9 +192,9 @@ class Executor:
         kinds = _PAUSES if instance is None else rules.brakes - (_TARGETS if drains else frozenset())
         scopes = {"all", decision.pool, decision.resource}
         there = [b for b in self._ports.ledger.brakes(now) if b.holds(now) and b.scope in scopes]
-        brakes = [brake for brake in there if any(map(brake.acts_as, kinds))]
+        brakes = [brake for brake in there if any(map(brake.counts_as, kinds))]
         if taken:
-            brakes = [b for b in brakes if b.acts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
+            brakes = [b for b in brakes if b.counts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
         if (brake := longest(brakes)) is not None:
             return self.cancelled(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
         return self.without_lease(decision)

@@ -62,7 +62,7 @@ def range_header(asked: range) -> str:
     return f"bytes={asked.start}-{asked.stop - 1}"
 
 
-def pass_on(
+def copy_body(
     answer: HTTPResponse,
     key: str,
     asked: range,

@@ -12,7 +12,7 @@ from decimal import Decimal
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType, Instance, Phase, fleet_name
-from gpufleet.domain.ownership import owner_of
+from gpufleet.domain.ownership import owning_pool
 from gpufleet.settings.document import FleetDocument, Pool
 
 
@@ -211,7 +211,7 @@ def build(read: Read, price: Price) -> FleetView:
     groups = read.document.group_names()
     of_pool: defaultdict[str | None, list[InstanceView]] = defaultdict(list)
     for instance, seen in zip(alive, shown, strict=True):
-        of_pool[owner_of(groups, instance)].append(seen)
+        of_pool[owning_pool(groups, instance)].append(seen)
     priced = [instance.usd_per_hour for instance in shown if instance.usd_per_hour is not None]
     name = fleet_name(read.document.cloud, read.document.environment, read.document.region)
     return FleetView(

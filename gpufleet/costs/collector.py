@@ -150,7 +150,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
     if listed.errors:
         notes.append(f"{len(listed.errors)} instances: {next(iter(listed.errors.values()))}; the next pass retries")
     since = _metrics_since(last, now)
-    with garbage.not_looked_for():
+    with garbage.collector_paused():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
         floors = {

@@ -30,7 +30,7 @@ class Brake:
     id: int = 0
     """Its id in the ledger; 0 if it is not stored yet."""
 
-    def acts_as(self, kind: BrakeKind) -> bool:
+    def counts_as(self, kind: BrakeKind) -> bool:
         """Whether it has that kind. An unknown kind, from a newer release, counts as each kind."""
         return self.kind is kind or not self.kind.known
 

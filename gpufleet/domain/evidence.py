@@ -111,12 +111,12 @@ class AgentStatus:
     """Whether it was ready at least once since its launch. Agents of release 0.1 do not report it."""
 
 
-def is_free_if_taken(instance: Instance, now: datetime) -> bool:
+def is_free_if_preempted(instance: Instance, now: datetime) -> bool:
     """Return whether a preemption now makes the instance free of charge. A termination by us is charged."""
     young = now - instance.launched_at < FREE_IF_INTERRUPTED[instance.cloud]
     return young and instance.capacity_type is CapacityType.SPOT
 
 
-def is_left_to_its_cloud(instance: Instance, agent: AgentStatus | None, now: datetime) -> bool:
+def is_termination_left_to_cloud(instance: Instance, agent: AgentStatus | None, now: datetime) -> bool:
     """Return whether watchdogs leave the termination to the cloud: it is announced, and makes the instance free."""
-    return agent is not None and agent.notice_at is not None and is_free_if_taken(instance, now)
+    return agent is not None and agent.notice_at is not None and is_free_if_preempted(instance, now)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def not_looked_for(*, kept: bool = False) -> Generator[None]:
+def collector_paused(*, kept: bool = False) -> Generator[None]:
     """Disable the collector while many long-lived objects are read: collections would take longer than the read.
 
     `kept`: all current objects live as long as the process, so freeze them: later collections skip them too.

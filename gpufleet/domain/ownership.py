@@ -21,6 +21,6 @@ NO_GROUPS: Final[Mapping[str, OwnedGroup]] = MappingProxyType({})
 """For callers that inspect an account without a fleet."""
 
 
-def owner_of(groups: Mapping[str, Collection[str]], instance: Instance) -> str | None:
+def owning_pool(groups: Mapping[str, Collection[str]], instance: Instance) -> str | None:
     """Return the pool to which an instance belongs; None if none. `groups`: pool -> names of its groups."""
     return next((pool for pool, names in groups.items() if instance.group in names), None)

@@ -96,7 +96,7 @@ REGIONS: Final[Mapping[Cloud, frozenset[str]]] = {
 }  # fmt: skip
 
 
-def near(cloud: Cloud, region: str) -> str:
+def hint(cloud: Cloud, region: str) -> str:
     """Return a hint for a region that the cloud does not have."""
     other = next((c for c in Cloud if c is not cloud and region in REGIONS[c]), None)
     if other is not None:

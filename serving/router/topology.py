@@ -7,7 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from gpufleet.domain.model import CapacityType, Instance, InstanceState
-from gpufleet.domain.ownership import owner_of
+from gpufleet.domain.ownership import owning_pool
 from gpufleet.settings.document import FleetDocument
 
 ENGINE_PORT: Final = 8000
@@ -114,6 +114,6 @@ def replicas_of(instances: Iterable[Instance], topology: Topology) -> tuple[Repl
             if instance.state is InstanceState.RUNNING
             and instance.environment == topology.environment
             and instance.private_address
-            and (pool := owner_of(groups, instance)) is not None
+            and (pool := owning_pool(groups, instance)) is not None
         )
     )

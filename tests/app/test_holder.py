@@ -5,14 +5,14 @@ import os
 import pytest
 
 from app import adapters as ports
-from app.adapters import holder_name, is_dead_neighbour
+from app.adapters import is_dead_holder, lease_holder_name
 
 HOST, BOOT, SEEN, PID, START = range(5)
 
 
 def other(**changes: str) -> str:
     """The name of a holder that differs from this process in some parts."""
-    parts = holder_name().split("/")
+    parts = lease_holder_name().split("/")
     for name, value in changes.items():
         parts[globals()[name]] = value
     return "/".join(parts)
@@ -32,15 +32,15 @@ def other(**changes: str) -> str:
     ],
 )
 def test_dead_holders(changes: dict[str, str], dead: bool) -> None:
-    assert is_dead_neighbour(other(**changes)) is dead
+    assert is_dead_holder(other(**changes)) is dead
 
 
 @pytest.mark.parametrize("holder", ["", "ops", "host/boot/1/2"], ids=["none", "a word", "an older version's"])
 def test_holder_with_an_incomplete_name_is_not_dead(holder: str) -> None:
-    assert not is_dead_neighbour(holder)
+    assert not is_dead_holder(holder)
 
 
 def test_system_without_namespaces_recognizes_its_own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_processes", lambda: "")
-    assert not is_dead_neighbour(holder_name())
-    assert is_dead_neighbour(holder_name().replace(f"/{os.getpid()}/", "/999999999/"))
+    assert not is_dead_holder(lease_holder_name())
+    assert is_dead_holder(lease_holder_name().replace(f"/{os.getpid()}/", "/999999999/"))

@@ -12,7 +12,7 @@ import pytest
 from app import revisions
 from app.errors import AppError
 from app.model_rollouts import Waiting
-from app.revisions import RevisionSources, look, wanted
+from app.revisions import RevisionSources, run_once, wanted
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.model import Instance
@@ -80,7 +80,7 @@ class Host:
             brakes=lambda: self.brakes,
             log=self.log,
         )
-        return look(fleet.pools, {"chat": NEW}, sources, apply=apply).well
+        return run_once(fleet.pools, {"chat": NEW}, sources, apply=apply).well
 
 
 def test_instances_change_one_at_a_time() -> None:

@@ -288,12 +288,12 @@ def test_cron_next_to_the_daemon_reports_it_and_exits_0(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--every", "idle"], "write NAME=SPAN", id="no span"),
+        pytest.param(["--every", "idle"], "expected NAME=SPAN", id="no span"),
         pytest.param(
             ["--every", "idel=5s"], "one of idle, spot, scale, orphans, revisions, cost", id="no such watchdog"
         ),
         pytest.param(["--every", "idle=5"], "'5' is not a duration", id="no unit"),
-        pytest.param(["--every", "idle=0s"], "under a second", id="no pause"),
+        pytest.param(["--every", "idle=0s"], "expected at least 1s", id="no pause"),
         pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
     ],
 )

@@ -15,7 +15,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Action, Decision, Objection, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import STALE_AFTER, Evidence, is_free_if_taken, is_left_to_its_cloud
+from gpufleet.domain.evidence import STALE_AFTER, Evidence, is_free_if_preempted, is_termination_left_to_cloud
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
@@ -220,9 +220,9 @@ class IdleActor:
     def _is_taken_for_nothing(self, instance: Instance) -> bool:
         """Whether its cloud reclaims it, without a charge, by a notice since the drain."""
         now = self._ports.clock.now()
-        if not is_free_if_taken(instance, now):
+        if not is_free_if_preempted(instance, now):
             return False
-        return is_left_to_its_cloud(instance, self._ports.agents.statuses([instance]).get(instance.id), now)
+        return is_termination_left_to_cloud(instance, self._ports.agents.statuses([instance]).get(instance.id), now)
 
     def _over(self, decision: Decision, detail: str) -> Outcome:
         """Outcome of an instance that is ending already.

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpufleet.domain.decisions import Action, ChangeBudget, Decision, Objection, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import AgentStatus, Evidence, is_left_to_its_cloud
+from gpufleet.domain.evidence import AgentStatus, Evidence, is_termination_left_to_cloud
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
@@ -205,7 +205,7 @@ def _decide_one(
         going = Objection(reason=Reason.DRAINING, detail="drained; its group is ending it")
         return _decision(instance, Action.KEEP, going, evidence, None)
     if instance.alive and is_our_drain(observed.agents.get(instance.id)):
-        if is_left_to_its_cloud(instance, observed.agents.get(instance.id), now):
+        if is_termination_left_to_cloud(instance, observed.agents.get(instance.id), now):
             return _decision(instance, Action.KEEP, LEFT_TO_ITS_CLOUD, evidence, None)
         keeper = observed.kept_by.get(instance.id) or kept_by_tag(instance, now)
         if keeper is not None:

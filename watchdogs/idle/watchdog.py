@@ -12,7 +12,7 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.decisions import Action, Objection, Plan, Reason
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.model import Instance
-from gpufleet.domain.ownership import owner_of
+from gpufleet.domain.ownership import owning_pool
 from gpufleet.domain.tags import ROLE, ROUTER
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs import attempts, budgets, signals
@@ -190,7 +190,7 @@ class IdleWatchdog:
         # an instance on two pages must not count twice for the floor
         found = self._ports.inventory.listed()
         once = {instance.id: instance for instance in found.instances}.values()
-        return tuple(replace(i, pool=owner_of(groups, i)) for i in once), found.errors
+        return tuple(replace(i, pool=owning_pool(groups, i)) for i in once), found.errors
 
     def _uncertain(
         self,
@@ -209,7 +209,7 @@ class IdleWatchdog:
         """
         reader, errors = unreadable
         own = self._document.group_names()
-        found = {pool: _lacks(one.id) for one in missing if (pool := owner_of(own, one)) is not None}
+        found = {pool: _lacks(one.id) for one in missing if (pool := owning_pool(own, one)) is not None}
         there = {instance.pool for instance in instances}
         silent = [p for p in self._document.pools if errors or (p.name not in there and pools[p.name].target > 0)]
         pool_of = {group.name: p.name for p in silent if p.watchdogs.idle is not None for group in p.groups}

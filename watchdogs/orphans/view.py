@@ -11,7 +11,7 @@ from gpufleet.domain import tags
 from gpufleet.domain.decisions import ChangeBudget, FailedAttempts
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance
-from gpufleet.domain.ownership import owner_of
+from gpufleet.domain.ownership import owning_pool
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 
@@ -92,7 +92,7 @@ def unmanaged_instances(instances: Sequence[Instance], documents: Collection[Fle
     known = [(document.environment, document.group_names()) for document in documents]
 
     def has_owner(instance: Instance) -> bool:
-        return any(instance.environment == name and owner_of(groups, instance) for name, groups in known)
+        return any(instance.environment == name and owning_pool(groups, instance) for name, groups in known)
 
     return tuple(i for i in instances if i.alive and not has_owner(i))
 

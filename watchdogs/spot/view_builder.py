@@ -10,7 +10,7 @@ from typing import Final
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Objection, PastAction, Reason, Target
-from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
+from gpufleet.domain.evidence import AgentStatus, is_termination_left_to_cloud
 from gpufleet.domain.model import CapacityType, Group, Instance, Phase
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 from watchdogs import boots, budgets
@@ -112,7 +112,7 @@ class Views:
             replace(
                 _member(i, statuses.get(i.id), self._ports.prices.usd_per_hour(i), known.missed.get(i.id, now)),
                 kept_by=known.kept.get(i.id),
-                left_to_its_cloud=is_left_to_its_cloud(i, statuses.get(i.id), now),
+                left_to_its_cloud=is_termination_left_to_cloud(i, statuses.get(i.id), now),
                 asked=i.id in known.asked,
                 held=held.get(i.id),
                 crashed_at=_crashed_at(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from typing import Any, Final
 
-from gpufleet.clouds.aws.reasons import stated_by
+from gpufleet.clouds.aws.reasons import kind_of_code
 from gpufleet.domain.activity import Activity, ActivityKind
 
 FINISHED: Final = frozenset({"Successful", "Failed", "Cancelled"})
@@ -184,7 +184,7 @@ def read_activity(raw: Mapping[str, Any]) -> Activity | None:
     )
 
 
-def is_echo(activity: Activity) -> bool:
+def follows_failed_launch(activity: Activity) -> bool:
     """Whether this termination only follows a failed launch. The launch states the cause; each boot counts once."""
     return activity.kind is ActivityKind.FAILED_BOOT and _AFTER_LAUNCH.search(activity.detail) is not None
 
@@ -211,7 +211,7 @@ def _launch(message: str, status: str) -> ActivityKind:
     if _first(_BEFORE_SERVICE, message) is None:
         return _first(_REFUSALS, message) or ActivityKind.UNKNOWN
     match = _TERMINATION.search(message)
-    stated = stated_by(match[1]) if match else None
+    stated = kind_of_code(match[1]) if match else None
     return ActivityKind.FAILED_BOOT if stated is None or stated in _PART_OF_BOOT else stated
 
 

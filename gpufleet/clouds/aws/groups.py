@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpufleet.clouds.aws.activities import FINISHED, is_asking, is_echo, read_activity
+from gpufleet.clouds.aws.activities import FINISHED, follows_failed_launch, is_asking, read_activity
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.inventory import MALFORMED
 from gpufleet.clouds.aws.rollouts import OVER, counts, is_leaving
@@ -69,12 +69,12 @@ class AwsGroups:
         found: dict[str, Activity] = {}
         for name in names:
             try:
-                found |= self._happened(name, since)
+                found |= self._activities_by_id(name, since)
             except MALFORMED as error:
                 raise CloudError(f"an activity of {name} cannot be read: {error!r}") from error
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
-    def _happened(self, name: str, since: datetime) -> dict[str, Activity]:
+    def _activities_by_id(self, name: str, since: datetime) -> dict[str, Activity]:
         # by id: a new activity between two requests moves the last item of one page to the next page
         found: dict[str, Activity] = {}
         for raw in self._calls.pages(
@@ -85,7 +85,7 @@ class AwsGroups:
                     continue  # activities in progress are listed first, regardless of their age
                 break  # finished activities are listed newest first, so all others are older
             activity = read_activity(raw)
-            if activity is not None and not (is_asking(activity) or is_echo(activity)):
+            if activity is not None and not (is_asking(activity) or follows_failed_launch(activity)):
                 found[activity.id] = activity
         return found
 
@@ -150,7 +150,7 @@ class AwsGroups:
         members and for those in `required`.
         """
         described = {_name(raw): raw for raw in self._described(sorted(set(names) - set(required)))}
-        asked = [name for name in names if name not in described or _may_move(described[name])]
+        asked = [name for name in names if name not in described or _may_refresh(described[name])]
         if not asked:
             return frozenset()
         with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(asked))) as pool:
@@ -209,15 +209,15 @@ def _suspended(raw: Mapping[str, Any]) -> SuspendedProcess:
     return SuspendedProcess(process=raw["ProcessName"], reason=reason, by_cloud=by_cloud)
 
 
-def _may_move(raw: Mapping[str, Any]) -> bool:
+def _may_refresh(raw: Mapping[str, Any]) -> bool:
     """Whether a refresh may be in progress. True also for a group that cannot be read."""
     try:
-        return _moves(raw)
+        return _is_refreshing(raw)
     except MALFORMED:
         return True
 
 
-def _moves(raw: Mapping[str, Any]) -> bool:
+def _is_refreshing(raw: Mapping[str, Any]) -> bool:
     """Whether members launch or terminate, or have another template version than the group."""
     spec = raw.get("LaunchTemplate")
     if spec is None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.inventory import AwsInventory, each_alone
+from gpufleet.clouds.aws.inventory import AwsInventory, one_by_one
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
@@ -34,7 +34,7 @@ class AwsInstanceHistory(AwsInventory):
 
     def history(self) -> InstanceHistory:
         """Records of all instances, and an error for each unreadable one. Raises CloudError if a page fails."""
-        found, errors = each_alone(self._listed(self._filters), self._record)
+        found, errors = one_by_one(self._listed(self._filters), self._record)
         return InstanceHistory(records=found, errors=errors)
 
     def _record(self, raw: Mapping[str, Any]) -> InstanceRecord:

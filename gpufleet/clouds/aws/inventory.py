@@ -69,7 +69,7 @@ class AwsInventory:
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [self._environment]},
             {"Name": "instance-state-name", "Values": [name for name in _STATES if name != "terminated"]},
         ]
-        found, errors = each_alone(self._listed(filters), self._instance)
+        found, errors = one_by_one(self._listed(filters), self._instance)
         return InstanceList(instances=found, errors=errors)
 
     def gpus(self) -> InstanceList:
@@ -85,7 +85,7 @@ class AwsInventory:
             # an instance without a type is read too: its error names the missing field
             if _GPU_FAMILY.match(raw.get("InstanceType", "")) or "InstanceType" not in raw
         )
-        found, errors = each_alone(wanted, self._instance)
+        found, errors = one_by_one(wanted, self._instance)
         return InstanceList(instances=found, errors=errors)
 
     def claiming(self) -> InstanceList:
@@ -102,7 +102,7 @@ class AwsInventory:
             for raw in self._listed(filters)
             if all(tag.get("Key") != tags.ENVIRONMENT for tag in raw.get("Tags", ()))
         )
-        found, errors = each_alone(wanted, self._instance)
+        found, errors = one_by_one(wanted, self._instance)
         return InstanceList(instances=found, errors=errors)
 
     def _listed(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -147,18 +147,22 @@ class AwsInventory:
         found: list[Instance] = []
         for start in range(0, len(instance_ids), _FILTERED):
             named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + _FILTERED])}]
-            found += (one for one in each_alone(self._listed(named), self._instance)[0] if not one.alive)
+            found += (one for one in one_by_one(self._listed(named), self._instance)[0] if not one.alive)
         return found
 
     def tag(self, instance_ids: Sequence[str], values: Mapping[str, str]) -> Mapping[str, str]:
         """Write tags on several instances. Returns errors by instance id."""
         pairs = [{"Key": key, "Value": value} for key, value in values.items()]
-        return halving(instance_ids, lambda chunk: self._calls.one("ec2", "create_tags", Resources=chunk, Tags=pairs))
+        return by_bisection(
+            instance_ids, lambda chunk: self._calls.one("ec2", "create_tags", Resources=chunk, Tags=pairs)
+        )
 
     def untag(self, instance_ids: Sequence[str], keys: Sequence[str]) -> Mapping[str, str]:
         """Remove tags from several instances. Returns errors by instance id."""
         pairs = [{"Key": key} for key in keys]
-        return halving(instance_ids, lambda chunk: self._calls.one("ec2", "delete_tags", Resources=chunk, Tags=pairs))
+        return by_bisection(
+            instance_ids, lambda chunk: self._calls.one("ec2", "delete_tags", Resources=chunk, Tags=pairs)
+        )
 
     def _instance(self, raw: Mapping[str, Any]) -> Instance:
         try:
@@ -195,7 +199,7 @@ class AwsInventory:
         )
 
 
-def each_alone(
+def one_by_one(
     listed: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], _T]
 ) -> tuple[tuple[_T, ...], dict[str, str]]:
     """Read each item of a list separately. Returns the results, and errors by instance id for unreadable items.
@@ -212,7 +216,7 @@ def each_alone(
     return tuple(found), errors
 
 
-def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[str, str]:
+def by_bisection(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[str, str]:
     """Call with all items; if one item causes the error, call with each half, until the bad items are isolated.
 
     Returns errors by item. One bad item costs about 2·log2(n) more calls and does not affect the others. An error
@@ -226,7 +230,7 @@ def halving(items: Sequence[str], call: Callable[[list[str]], object]) -> dict[s
         if len(items) == 1 or error.code not in OF_ONE_ITEM:
             return dict.fromkeys(items, str(error))
         middle = len(items) // 2
-        return halving(items[:middle], call) | halving(items[middle:], call)
+        return by_bisection(items[:middle], call) | by_bisection(items[middle:], call)
     return {}
 
 

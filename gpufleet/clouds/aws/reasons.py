@@ -33,7 +33,7 @@ _BY_USER: Final = re.compile(r"User initiated \(")
 """With a time in parentheses: an API call of the account. Stops by AWS itself were seen with the text only."""
 
 
-def stated_by(code: str) -> ActivityKind | None:
+def kind_of_code(code: str) -> ActivityKind | None:
     """Meaning of a StateReason code; None: unknown code."""
     return next((kind for pattern, kind in _CODES if pattern.match(code)), None)
 
@@ -44,7 +44,7 @@ def end_reason(raw: Mapping[str, Any]) -> ActivityKind | None:
         return None
     stated: Mapping[str, Any] = raw.get("StateReason") or {}
     transition = raw.get("StateTransitionReason") or ""
-    found = stated_by(stated.get("Code") or "") or stated_by(transition)
+    found = kind_of_code(stated.get("Code") or "") or kind_of_code(transition)
     if found is None and _BY_USER.match(transition):
         return ActivityKind.ENDED_BY_PERSON
     return found

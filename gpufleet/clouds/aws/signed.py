@@ -63,7 +63,7 @@ class Session:
         now = self.now() + self.skew.ahead
         return sign(request, self.credentials(), region=self.region, service=service, now=now)
 
-    def learn_time(self, answer: HTTPResponse) -> bool:
+    def learn_clock_difference(self, answer: HTTPResponse) -> bool:
         """Whether a refusal shows, by its Date header, that this machine's clock is wrong.
 
         Stores the clock difference, so that the caller can sign and send the request again.
@@ -108,7 +108,7 @@ def _call(session: Session, service: str, request: Request) -> tuple[int, bytes]
             headers = session.signed(request, service)
             with connection.request(request.method, _target(request.url), headers, request.body) as answer:
                 body = wire.read(answer)
-            if again or not session.learn_time(answer):
+            if again or not session.learn_clock_difference(answer):
                 return answer.status, body
             again = True
 
@@ -182,7 +182,7 @@ class S3Reader:
             if on_object is not None and answer.status in objects.WITH_SIZE:
                 on_object(objects.whole_size(answer), answer.headers.get("etag", ""))
             objects.check(answer, key)
-            objects.pass_on(answer, key, asked, self._buffer.of(length), take)
+            objects.copy_body(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Close the connection."""
@@ -192,7 +192,7 @@ class S3Reader:
     def _answer(self, method: str, key: str, headers: Mapping[str, str]) -> Generator[HTTPResponse]:
         request = Request(method=method, url=f"{self._base}/{quote(key, safe='/-_.~')}", headers=headers)
         with self._asked(request) as answer:
-            if not self._session.learn_time(answer):
+            if not self._session.learn_clock_difference(answer):
                 yield answer
                 return
         with self._asked(request) as answer:

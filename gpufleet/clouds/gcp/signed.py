@@ -155,7 +155,7 @@ class GcsReader:
             if on_object is not None and answer.status in objects.WITH_SIZE:
                 on_object(objects.whole_size(answer), answer.headers.get("x-goog-generation", ""))
             objects.check(answer, key)
-            objects.pass_on(answer, key, asked, self._buffer.of(length), take)
+            objects.copy_body(answer, key, asked, self._buffer.of(length), take)
 
     def close(self) -> None:
         """Close the connection."""

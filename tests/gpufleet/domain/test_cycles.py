@@ -11,7 +11,7 @@ from gpufleet.domain import garbage
 def test_the_collector_is_disabled_during_bulk_reads(kept: bool) -> None:
     frozen = gc.get_freeze_count()
     try:
-        with garbage.not_looked_for(kept=kept):
+        with garbage.collector_paused(kept=kept):
             inside = gc.isenabled()
         assert (inside, gc.isenabled()) == (False, True)
         assert (gc.get_freeze_count() > frozen) is kept
@@ -22,7 +22,7 @@ def test_the_collector_is_disabled_during_bulk_reads(kept: bool) -> None:
 def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     try:
-        with pytest.raises(ValueError, match="broken"), garbage.not_looked_for():
+        with pytest.raises(ValueError, match="broken"), garbage.collector_paused():
             raise ValueError("broken")
         assert not gc.isenabled()
     finally:

@@ -4,7 +4,7 @@ import boto3
 import pytest
 
 from gpufleet.domain.model import Cloud
-from gpufleet.domain.regions import REGIONS, near
+from gpufleet.domain.regions import REGIONS, hint
 from gpufleet.prices.packaged import PackagedPrices
 
 
@@ -19,12 +19,12 @@ def test_regions_of_google_have_prices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "region", "hint"),
+    ("cloud", "region", "text"),
     [
         pytest.param(Cloud.AWS, "us-east1", "choose one of aws: this one is gcp's", id="of the other cloud"),
-        pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="slip of the pen"),
-        pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing near"),
+        pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="a typing error"),
+        pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing similar"),
     ],
 )
-def test_similar_regions_are_suggested(cloud: Cloud, region: str, hint: str) -> None:
-    assert near(cloud, region).startswith(hint)
+def test_similar_regions_are_suggested(cloud: Cloud, region: str, text: str) -> None:
+    assert hint(cloud, region).startswith(text)

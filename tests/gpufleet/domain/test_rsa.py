@@ -230,7 +230,11 @@ def test_a_forged_signature_of_a_small_exponent_would_not_pass_either() -> None:
 def test_the_error_of_an_invalid_private_key_shows_none_of_it() -> None:
     curve = ec.generate_private_key(ec.SECP256R1())
     pem = curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    for text, message in (("correct-horse-battery", "no private key"), ("", "no private key"), (pem, "not RSA")):
+    for text, message in (
+        ("correct-horse-battery", "contain a private key"),
+        ("", "contain a private key"),
+        (pem, "not RSA"),
+    ):
         with pytest.raises(KeyFormError, match=message) as refused:
             OrderKey(text)
         assert not text or text[:20] not in str(refused.value)

@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.evidence import AgentStatus, is_left_to_its_cloud
+from gpufleet.domain.evidence import AgentStatus, is_termination_left_to_cloud
 from gpufleet.domain.model import CapacityType, Cloud, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY, START, instance, spot_pool
@@ -36,8 +36,8 @@ def test_which_interrupted_instances_are_left_to_the_cloud(
 ) -> None:
     one = instance(1, launched_at=START - age, **changes)
     agent = replace(READY, ready=False, draining=True, notice_at=START if noticed else None)
-    assert is_left_to_its_cloud(one, agent, START) is left
-    assert not is_left_to_its_cloud(one, None, START), "it does not answer: no notice is known"
+    assert is_termination_left_to_cloud(one, agent, START) is left
+    assert not is_termination_left_to_cloud(one, None, START), "it does not answer: no notice is known"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_size_is_written_only_over_the_one_that_was_seen(google: Google) -> No
     groups.resize(seen, 2)
     with pytest.raises(ConflictError, match="was 1 when it was read, and is 2"):
         groups.resize(seen, 3)
-    with pytest.raises(CloudError, match="has no group missing"):
+    with pytest.raises(CloudError, match="contains no group missing"):
         groups.groups(["missing"])
 
 
