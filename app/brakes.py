@@ -229,7 +229,7 @@ def unused_ledger(document: FleetDocument) -> str | None:
     A dry run creates a ledger, too: it stores the policies it has shown.
     """
     file = file_of(document.ledger_url)
-    if file is None or decisions.any_made(open_engine(document), ledger_name(document)):
+    if file is None or decisions.has_decisions(open_engine(document), ledger_name(document)):
         return None
     return (
         f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"

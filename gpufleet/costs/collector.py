@@ -361,7 +361,7 @@ def _ours(
     with engine.connect() as connection:
         last_seen = history.last_seen(connection, fleet.name, [record.instance.id for record in undated])
         since = [*(run.last_seen_at for run in known), *(record.instance.launched_at for record in undated)]
-        at = history.ended_by_us(connection, fleet.name, min(since)) if since else {}
+        at = history.ended_by_watchdogs(connection, fleet.name, min(since)) if since else {}
     return _OwnEnds(at, last_seen)
 
 

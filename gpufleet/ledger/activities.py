@@ -1,4 +1,4 @@
-"""What passes have read of what happened to groups: a new process reads on from where the one before was."""
+"""Activities of scaling groups, as passes read them. A new process continues where the previous one stopped."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -12,30 +12,30 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import MergeRule, merge
 from gpufleet.ledger.tables import GROUP_ACTIVITIES, GROUP_READS
 
-_READ: Final[Mapping[str, MergeRule]] = dict.fromkeys(
+_READ_RULES: Final[Mapping[str, MergeRule]] = dict.fromkeys(
     ("desired", "members", "leaving", "read_at", "silent_at"), MergeRule.REPLACE
 )
-_HAPPENED: Final[Mapping[str, MergeRule]] = dict.fromkeys(
+_EVENT_RULES: Final[Mapping[str, MergeRule]] = dict.fromkeys(
     ("at", "kind", "instance_id", "detail", "zones", "account_wide"), MergeRule.REPLACE
 )
 """An activity that was in progress when it was read may end later."""
 
 
 def note_activities(engine: Engine, fleet: str, read: Collection[GroupActivities], since: datetime) -> None:
-    """Write these groups and add their events; events before `since` are dropped. Of no group: nothing is written."""
+    """Write these groups and add their events. Events before `since` are dropped."""
     if not read:
         return
     events = [_event_row(fleet, event) for one in read for event in one.events]
     with writing(engine) as connection:
-        merge(connection, GROUP_READS, [_read_row(fleet, one) for one in read], _READ)
+        merge(connection, GROUP_READS, [_read_row(fleet, one) for one in read], _READ_RULES)
         if events:
-            merge(connection, GROUP_ACTIVITIES, events, _HAPPENED)
+            merge(connection, GROUP_ACTIVITIES, events, _EVENT_RULES)
             old = (GROUP_ACTIVITIES.c.fleet == fleet, GROUP_ACTIVITIES.c.at < since)
             connection.execute(delete(GROUP_ACTIVITIES).where(*old))
 
 
 def read_activities(engine: Engine, fleet: str, since: datetime) -> tuple[GroupActivities, ...]:
-    """Each group that was ever noted, with its events since then, oldest first."""
+    """Every recorded group, with its events since then, oldest first."""
     events: dict[str, list[Activity]] = {}
     table = GROUP_ACTIVITIES
     newer = select(table).where(table.c.fleet == fleet, table.c.at >= since).order_by(table.c.at, table.c.id)

@@ -1,4 +1,4 @@
-"""How instances booted and left, as the looks of the spot watchdog saw it. One row for each launch."""
+"""Boots and ends of instances, as passes of the spot watchdog observed them. One row for each launch."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -13,10 +13,10 @@ from gpufleet.ledger.facts import MergeRule, merge
 from gpufleet.ledger.tables import BOOTS
 
 KEPT_FOR: Final = timedelta(days=3)
-"""How long an instance is remembered after it left."""
+"""How long an instance is kept after it left."""
 NEWEST_KEPT: Final = 10
-"""The number of newest boots that became ready that are kept longer, per pool and machine type."""
-_MOVES: Final = {
+"""The number of newest successful boots that are kept longer, per pool and machine type."""
+_MERGE_RULES: Final = {
     "last_seen_at": MergeRule.GROW,
     "ready_at": MergeRule.REPLACE,
     "left_at": MergeRule.REPLACE,
@@ -25,17 +25,17 @@ _MOVES: Final = {
 
 
 def note_boots(engine: Engine, fleet: str, seen: Collection[Boot], now: datetime) -> None:
-    """Write these as they are now, and forget what is too old. Writes nothing when there are none."""
+    """Write the current state of these boots, and delete old ones."""
     if not seen:
         return
     with writing(engine) as connection:
-        merge(connection, BOOTS, [_row(fleet, boot) for boot in seen], _MOVES)
+        merge(connection, BOOTS, [_row(fleet, boot) for boot in seen], _MERGE_RULES)
         if any(boot.left_at is not None for boot in seen):
             _forget(connection, fleet, now - KEPT_FOR)
 
 
 def read_boots(engine: Engine, fleet: str) -> tuple[Boot, ...]:
-    """All that are remembered, by launch: those that are there, that left lately, and the newest that were ready."""
+    """All kept boots, by launch: of present and of recently ended instances, and the newest successful ones."""
     order = (BOOTS.c.launched_at, BOOTS.c.instance_id)
     with engine.connect() as connection:
         rows = connection.execute(select(BOOTS).where(BOOTS.c.fleet == fleet).order_by(*order))
@@ -73,7 +73,7 @@ def _row(fleet: str, boot: Boot) -> dict[str, object]:
 
 
 def _forget(connection: Connection, fleet: str, before: datetime) -> None:
-    """Drop what left before then, but for the newest that were ready."""
+    """Delete boots of instances that left before that time, except the newest successful ones."""
     place = func.row_number().over(
         partition_by=(BOOTS.c.pool, BOOTS.c.machine_type), order_by=BOOTS.c.ready_at.desc()
     )

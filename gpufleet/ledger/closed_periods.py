@@ -1,4 +1,4 @@
-"""Spans that a bill has confirmed: from estimated to final."""
+"""Closed periods: spans whose costs a bill has confirmed, so that they are final."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +13,7 @@ from gpufleet.ledger.teams import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """What one bill said of one span."""
+    """The confirmation of a span's costs by a bill."""
 
     fleet: str
     since: datetime
@@ -25,14 +25,14 @@ class Confirmed:
     computed_usd: Decimal
     at: datetime
     prices: str | None = None
-    """The prices that the span was computed with, as JSON; None: of a release that did not keep them."""
+    """The prices of the computation, as JSON; None: of a release that did not keep them."""
     facts: str | None = None
-    """What was known of the span, as JSON (`gpufleet.costs.closing`); None: of a release that did not keep it."""
+    """The facts of the span, as JSON (`gpufleet.costs.closing`); None: of a release that did not keep them."""
 
 
 def add_closed_period(connection: Connection, final: Confirmed) -> None:
-    """Write what a bill said; the same bill of the same span once. A row of a release that did not close its span is
-    given what closes it.
+    """Write a confirmation, once per bill and span. A row of a release that did not store prices and facts gets them
+    now.
     """
     values = {column.name: getattr(final, column.name) for column in CLOSED_PERIODS.columns}
     merge(connection, CLOSED_PERIODS, [values])
@@ -42,7 +42,7 @@ def add_closed_period(connection: Connection, final: Confirmed) -> None:
 
 
 def closed_periods(connection: Connection, fleet: str, since: datetime, until: datetime) -> list[Confirmed]:
-    """Bills that touch a span, oldest span first; of one span the newest bill last."""
+    """Confirmations that overlap a span, oldest span first, then oldest bill first."""
     statement = (
         select(CLOSED_PERIODS)
         .where(CLOSED_PERIODS.c.fleet == fleet, CLOSED_PERIODS.c.since < until, CLOSED_PERIODS.c.until > since)
@@ -53,7 +53,7 @@ def closed_periods(connection: Connection, fleet: str, since: datetime, until: d
 
 
 def closed_spans(connection: Connection, fleet: str) -> list[Interval]:
-    """Spans of which nothing is written any more, oldest first. They do not overlap."""
+    """Spans whose facts no longer change, oldest first. They do not overlap."""
     statement = (
         select(CLOSED_PERIODS.c.since, CLOSED_PERIODS.c.until)
         .where(CLOSED_PERIODS.c.fleet == fleet, CLOSED_PERIODS.c.facts.is_not(None))

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 BUSY_TIMEOUT_MS: Final = 30_000
 _SWITCH_S: Final = 5.0
-_OVER_A_NETWORK: Final = {
+_NETWORK_OPTIONS: Final = {
     "connect_timeout": 10,
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 4,
     "tcp_user_timeout": 60_000,
 }
-"""libpq's words: seconds, but for the last one's milliseconds. What the URL says of these wins.
+"""libpq's options: in seconds, except the last one, which is in milliseconds. Options in the URL take precedence.
 
-Without them a server whose machine or network is gone is waited for as long as the kernel likes: hours.
+Without them, a connection to a server whose machine or network is lost blocks until the kernel gives up: hours.
 """
-_NO_PASSWORD_SHOWN: Final = {"require_auth": "scram-sha-256,none"}
-"""libpq: log in by proving to know the password, never by sending it or a hash of it, whatever a server asks for.
-`PGREQUIREAUTH` of the process says otherwise, as for RDS's tokens (`password`)."""
+_NEVER_SEND_PASSWORD: Final = {"require_auth": "scram-sha-256,none"}
+"""libpq: authenticate with SCRAM, which never sends the password or a hash of it, whatever the server requests.
+The environment variable `PGREQUIREAUTH` overrides this, for example for RDS's tokens (`password`)."""
 
 
 def open_database(url: str) -> Engine:
@@ -38,14 +38,14 @@ def open_database(url: str) -> Engine:
 
     SQLite runs in WAL mode with a busy timeout, so that a report reads while a watchdog writes, and begins
     write transactions at once (`BEGIN IMMEDIATE` through `writing`), so that two writers wait instead of failing.
-    A PostgreSQL that was started again is asked over new connections; one that is gone is given up within a minute.
+    After a restart of PostgreSQL, new connections are opened. An unreachable server is an error within a minute.
     """
     parsed = make_url(url)
     if parsed.password:
         hide(parsed.password)
     if parsed.get_backend_name() == "postgresql":
-        ours = _OVER_A_NETWORK | ({} if "PGREQUIREAUTH" in os.environ else _NO_PASSWORD_SHOWN)
-        given = {word: value for word, value in ours.items() if word not in parsed.query}
+        ours = _NETWORK_OPTIONS | ({} if "PGREQUIREAUTH" in os.environ else _NEVER_SEND_PASSWORD)
+        given = {option: value for option, value in ours.items() if option not in parsed.query}
         return create_engine(parsed.set(drivername="postgresql+psycopg"), connect_args=given, pool_pre_ping=True)
     engine = create_engine(parsed)
     event.listen(engine, "connect", _prepare_sqlite)
@@ -61,8 +61,8 @@ def writing(engine: Engine) -> Generator[Connection]:
 
 
 def insert_into(connection: Connection, table: Table) -> "postgresql.Insert | sqlite.Insert":
-    """An insert that may say what becomes of a row that is there already."""
-    # the other database's words are not read: few processes know both
+    """An insert that supports `on_conflict_do_…`."""
+    # import only the dialect in use: few processes need both
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql
 
@@ -83,7 +83,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _switch_to_wal(cursor: Any) -> None:
-    """SQLite refuses at once, whatever its busy timeout, while another connection switches the same new file."""
+    """Retry: SQLite ignores its busy timeout while another connection switches the same new file to WAL mode."""
     until = time.monotonic() + _SWITCH_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the watchdogs decided, what they began, and what became of it. Append-only, but for heads and intents."""
+"""Decisions of the watchdogs, actions in progress (intents) and outcomes. Append-only, except heads and intents."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,12 +35,12 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.tables import DECISIONS, HEADS, INTENTS, OUTCOMES
 
 OPEN_KINDS: Final = frozenset({OutcomeKind.WAITING, OutcomeKind.FAILED})
-"""Outcomes that leave what was begun to a later pass."""
+"""Outcomes after which a later pass continues the action."""
 _ENDS: Final = (Action.END, Action.STOP)
 
 
 def record_decisions(engine: Engine, fleet: str, watchdog: str, made: Sequence[Decision], at: datetime) -> int:
-    """Write the decisions whose action, reason or sizes changed. How many were written."""
+    """Write the decisions whose action, reason or sizes changed. Returns their number."""
     with writing(engine) as connection:
         found = connection.execute(select(HEADS).where(HEADS.c.fleet == fleet, HEADS.c.watchdog == watchdog))
         heads = {row.resource: (row.action, row.reason, row.sizes) for row in found}
@@ -62,14 +62,14 @@ def record_decisions(engine: Engine, fleet: str, watchdog: str, made: Sequence[D
         return len(changed)
 
 
-def any_made(engine: Engine, fleet: str) -> bool:
-    """Whether a pass that acts has ever decided anything about the fleet."""
+def has_decisions(engine: Engine, fleet: str) -> bool:
+    """Whether a pass that acts has ever made a decision about the fleet."""
     with engine.connect() as connection:
         return connection.execute(select(HEADS.c.resource).where(HEADS.c.fleet == fleet).limit(1)).first() is not None
 
 
 def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: Outcome, at: datetime) -> None:
-    """Write what became of a decision. It settles what was begun, unless that waits or failed (`OPEN_KINDS`)."""
+    """Write the outcome of a decision. It removes the intent, unless the action waits or failed (`OPEN_KINDS`)."""
     decision = outcome.decision
     with writing(engine) as connection:
         connection.execute(
@@ -98,7 +98,7 @@ def record_outcome(engine: Engine, fleet: str, watchdog: str, outcome: Outcome, 
 
 
 def intend(engine: Engine, fleet: str, watchdog: str, decision: Decision, at: datetime) -> None:
-    """Note what is about to be done. An intent that is there already stays as it is."""
+    """Record an action before it begins. An existing intent stays unchanged."""
     with writing(engine) as connection:
         there = connection.execute(
             select(INTENTS.c.at).where(
@@ -118,7 +118,7 @@ def intend(engine: Engine, fleet: str, watchdog: str, decision: Decision, at: da
 
 
 def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[Decision, ...]:
-    """What was begun and has no outcome, oldest first."""
+    """Actions that began and have no final outcome, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(
             select(INTENTS)
@@ -128,8 +128,8 @@ def unfinished(engine: Engine, fleet: str, watchdog: str) -> tuple[Decision, ...
         return tuple(_from_values(json.loads(row.decision)) for row in rows)
 
 
-def stopped_something() -> ColumnElement[bool]:
-    """Whether an outcome is an end or a stop that happened. A repeated end does not count: an instance ends once.
+def is_completed_end() -> ColumnElement[bool]:
+    """SQL: whether an outcome is a completed end or stop. A repeated end does not count: an instance ends once.
 
     Until November 2026, each pass recorded the end again while the instance was still shutting down.
     """
@@ -144,8 +144,8 @@ def stopped_something() -> ColumnElement[bool]:
     )
 
 
-def _may_have_stopped() -> ColumnElement[bool]:
-    """Whether a newer release wrote an outcome that may be an end: limits of ends count it, savings do not."""
+def _may_be_completed_end() -> ColumnElement[bool]:
+    """SQL: whether a newer release wrote an outcome that may be an end. Limits of ends count it; savings do not."""
     ends = or_(OUTCOMES.c.action.in_(_ENDS), OUTCOMES.c.action.not_in(Action))
     done = or_(OUTCOMES.c.kind == OutcomeKind.DONE, OUTCOMES.c.kind.not_in(OutcomeKind))
     return and_(ends, done, or_(OUTCOMES.c.action.not_in(Action), OUTCOMES.c.kind.not_in(OutcomeKind)))
@@ -160,7 +160,7 @@ def ended_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> d
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                or_(stopped_something(), _may_have_stopped()),
+                or_(is_completed_end(), _may_be_completed_end()),
             )
             .group_by(OUTCOMES.c.pool)
         )
@@ -178,7 +178,7 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
                 OUTCOMES.c.fleet == fleet,
                 OUTCOMES.c.watchdog == watchdog,
                 OUTCOMES.c.at >= since,
-                or_(OUTCOMES.c.kind == OutcomeKind.DONE, _may_have_stopped()),
+                or_(OUTCOMES.c.kind == OutcomeKind.DONE, _may_be_completed_end()),
             )
             .order_by(OUTCOMES.c.at, OUTCOMES.c.id)
         )
@@ -213,7 +213,7 @@ def failed_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> 
 
 
 def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
-    """Every decision about a resource and every outcome, oldest first. A pool's name: about all that is of it."""
+    """Every decision about a resource and every outcome, oldest first. For a pool: of all its resources."""
     found: list[Past] = []
     with engine.connect() as connection:
         for table in (DECISIONS, OUTCOMES):
@@ -224,7 +224,7 @@ def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
 
 
 def kept_unseen(connection: Connection, fleet: str, until: datetime) -> tuple[KeptUnseen, ...]:
-    """Every time for which the idle watchdog kept an instance without seeing whether it works, oldest first."""
+    """Every interval in which the idle watchdog kept an instance whose activity was unknown, oldest first."""
     unseen = and_(DECISIONS.c.action == Action.KEEP.value, DECISIONS.c.reason.in_(sorted(UNSEEN)))
     mine = and_(DECISIONS.c.fleet == fleet, DECISIONS.c.watchdog == "idle", DECISIONS.c.at < until)
     once = select(DECISIONS.c.resource).where(mine, unseen)

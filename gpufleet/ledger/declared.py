@@ -1,4 +1,4 @@
-"""What a fleet's document declared, from when on: a report of a past month reads what held then."""
+"""Cost declarations of a fleet's document over time, so that a report of a past month uses those of that month."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from gpufleet.ledger.tables import DECLARED
 
 
 class Declaration(NamedTuple):
-    """What was declared from a time on, until the next one."""
+    """A declaration and the time from which it applies, until the next one."""
 
     at: datetime
     content: str
@@ -18,7 +18,7 @@ class Declaration(NamedTuple):
 
 
 def note_declared(connection: Connection, fleet: str, at: datetime, content: str) -> None:
-    """Write what is declared now, if it differs from what was declared before. Call inside `writing`."""
+    """Write the current declaration if it differs from the previous one. Call inside `writing`."""
     statement = (
         select(DECLARED.c.content)
         .where(DECLARED.c.fleet == fleet, DECLARED.c.at <= at)
@@ -30,6 +30,6 @@ def note_declared(connection: Connection, fleet: str, at: datetime, content: str
 
 
 def declarations(connection: Connection, fleet: str) -> list[Declaration]:
-    """All of a fleet, oldest first."""
+    """All declarations of a fleet, oldest first."""
     statement = select(DECLARED.c.at, DECLARED.c.content).where(DECLARED.c.fleet == fleet).order_by(DECLARED.c.at)
     return [Declaration(row.at, row.content) for row in connection.execute(statement)]

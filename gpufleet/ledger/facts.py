@@ -1,8 +1,8 @@
-"""Money facts: what ran, what it served, how busy it was, what prices were seen.
+"""Facts for costs: runs, token readings, activity, prices, paid capacity and cost passes.
 
 Every table has a natural key, so that a pass that runs twice, late, out of order or on two hosts at once leaves
-the same rows. Rows are added and never changed, but for columns that only grow (`last_seen_at`, the busy slots),
-where the order of writers does not matter either.
+the same rows. Rows are added and never changed, except columns that only grow (`last_seen_at`, the busy slots), for
+which the order of writers does not matter either.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ class EndCause(StrEnum):
     """How a run ended."""
 
     PREEMPTED = "preempted"
-    """The cloud took it."""
+    """The cloud reclaimed it."""
     ENDED = "ended"
     """A watchdog or a user ended it."""
     ABSENT = "absent"
@@ -32,7 +32,7 @@ class EndCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An instance from launch to end, as far as it is known."""
+    """An instance from launch to its known end."""
 
     cloud: Cloud
     instance_id: str
@@ -49,7 +49,7 @@ class Run:
     group: str | None = None
     reservation: str | None = None
     ended_at: datetime | None = None
-    """None: not known to have ended."""
+    """None: no known end."""
     end_cause: EndCause | None = None
     end_exact: bool = False
     """Whether the time is known; else it is between `last_seen_at` (until which it is charged) and `ended_at`."""
@@ -101,15 +101,15 @@ class ActivityHour(NamedTuple):
 
 
 NOT_MISSED: Final = datetime.max.replace(tzinfo=UTC)
-"""Stands for the look that missed something, where none did."""
+"""The value of `Reservation.missed_at` if no pass missed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:
-    """What the next look saw of a reservation whose `instances` had changed by then."""
+    """The next pass' reading of a reservation whose `instances` changed."""
 
     after: datetime
-    """The last look before the change."""
+    """The last pass before the change."""
     instances: int
     seats: int | None
     elsewhere: int
@@ -135,18 +135,18 @@ class Reservation:
     elsewhere: int = 0
     """Instances in it that do not belong to this fleet: of other fleets, of other accounts, or of no fleet."""
     accounts: Mapping[str, int] | None = None
-    """Account to how many of those are its own; None: not known."""
+    """Maps accounts to their share of `elsewhere`; None: unknown."""
     seats: int | None = None
     """How many of its instances this fleet declares; None: all of them."""
     recount: Recount | None = None
-    """The count of the look at `last_seen_at`, if it differs from `instances`; it changed before that look."""
+    """The count of the pass at `last_seen_at`, if it differs from `instances`; it changed before that pass."""
     missed_at: datetime | None = None
-    """The first look that no longer listed it, or `NOT_MISSED`; None: a later row continues it, or it is unknown."""
+    """The first pass that no longer listed it, or `NOT_MISSED`; None: a later row continues it, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPass:
-    """One complete look of the cost watchdog."""
+    """One complete pass of the cost watchdog."""
 
     environment: str
     at: datetime
@@ -165,7 +165,7 @@ _BATCH: Final = 500
 
 
 def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
-    """Write runs; of a run that is known already, `last_seen_at` grows."""
+    """Write runs. For a known run, `last_seen_at` grows."""
     rows = [
         {
             "cloud": run.cloud.value,
@@ -189,7 +189,7 @@ def add_runs(connection: Connection, runs: Iterable[Run]) -> None:
 
 
 def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
-    """Write ends; of the same saying, the earliest time holds."""
+    """Write ends. The earliest time of each cause is kept."""
     rows = [
         {
             "cloud": end.cloud.value,
@@ -205,13 +205,13 @@ def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
 
 
 def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
-    """Write counter readings; a known one stays as it is. Call `gpufleet.ledger.rollups.roll_up` with it."""
+    """Write counter readings; existing ones stay. Call `gpufleet.ledger.rollups.roll_up` in the same transaction."""
     columns = [column.name for column in READINGS.columns]
     merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])
 
 
 def add_prices(connection: Connection, prices: Iterable[Price]) -> None:
-    """Write observed prices; of one that is known already, `observed_at` grows."""
+    """Write observed prices. For a known price, `observed_at` grows."""
     rows = [
         {
             "sku": price.sku,
@@ -235,12 +235,12 @@ def add_reservations(connection: Connection, reservations: Iterable[Reservation]
 
 
 def add_pass(connection: Connection, done: CostPass) -> None:
-    """Write that a look was complete."""
+    """Record a complete pass."""
     merge(connection, PASSES, [asdict(done) | {"priced": int(done.priced), "paid": int(done.paid)}])
 
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
-    """Add known slots to what is there. Call inside `writing`, since it reads what it adds to."""
+    """Add known slots to the stored ones. Call inside `writing`, because it reads the rows that it changes."""
     one_writer(connection)
     merged: dict[tuple[str, str, datetime], ActivityHour] = {}
     for hour in hours:
@@ -299,7 +299,7 @@ def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
 
 
 def one_writer(connection: Connection) -> None:
-    """Wait until this transaction alone may derive rows from others. SQLite has one writer at a time anyway."""
+    """Wait until no other transaction derives rows. SQLite has only one writer at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"select pg_advisory_xact_lock({_DERIVING})"))
 
@@ -308,7 +308,7 @@ _DERIVING: Final = 7_202_611_211
 
 
 class MergeRule(StrEnum):
-    """The one direction in which a column may move."""
+    """How a column of an existing row may change."""
 
     GROW = "grow"
     SHRINK = "shrink"
@@ -319,16 +319,16 @@ def merge(
     connection: Connection,
     table: Table,
     rows: Sequence[Mapping[str, Any]],
-    moves: Mapping[str, MergeRule] | None = None,
+    rules: Mapping[str, MergeRule] | None = None,
 ) -> None:
-    """Insert rows by natural key; of rows that are there already only the named columns move."""
+    """Insert rows by natural key. In existing rows, only the columns with a rule change."""
     statement = insert_into(connection, table)
     new, keys = statement.excluded, [column.name for column in table.primary_key.columns]
     values: dict[str, Any] = {}
-    for name, move in (moves or {}).items():
+    for name, rule in (rules or {}).items():
         old = table.c[name]
-        nearer = new[name] > old if move is MergeRule.GROW else new[name] < old
-        values[name] = new[name] if move is MergeRule.REPLACE else case((nearer, new[name]), else_=old)
+        is_wanted = new[name] > old if rule is MergeRule.GROW else new[name] < old
+        values[name] = new[name] if rule is MergeRule.REPLACE else case((is_wanted, new[name]), else_=old)
     if values:
         statement = statement.on_conflict_do_update(index_elements=keys, set_=values)
     else:

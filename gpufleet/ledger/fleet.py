@@ -100,7 +100,7 @@ class FleetLedger:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))
 
     def take_lease(self, now: datetime) -> str | None:
-        """None: the lease is ours; else who has it."""
+        """Returns None if we hold the lease, else its holder."""
         return operations.acquire_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM), self._is_dead)
 
     def release_lease(self) -> None:

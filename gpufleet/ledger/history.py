@@ -24,23 +24,23 @@ from sqlalchemy import (
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
-from gpufleet.ledger.decisions import stopped_something
+from gpufleet.ledger.decisions import is_completed_end
 from gpufleet.ledger.facts import ActivityHour, CostPass, EndCause, Run
 from gpufleet.ledger.tables import ACTIVITY, ENDS, OUTCOMES, PASSES, PRICES, RUNS, UtcMicroseconds, moment
 
 _HOUR: Final = timedelta(hours=1)
-_NAMED: Final = 500
-"""Instances that one statement names: below SQLite's limit of bound values."""
-_AT_ONCE: Final = 100
-"""Instances whose activity is held at once. A number of instances, so that longer spans take no more queries."""
+_PER_STATEMENT: Final = 500
+"""Instances per statement: below SQLite's limit of bound values."""
+_BATCH: Final = 100
+"""Instances whose activity is read together. A number of instances, so that longer spans need no more queries."""
 
 
 def runs(
     connection: Connection, environment: str, since: datetime, until: datetime, *, unended: bool = False
 ) -> list[Run]:
-    """Runs that touch the span from `since` to `until` (exclusive), oldest first.
+    """Runs that overlap the span from `since` to `until` (exclusive), oldest first.
 
-    `unended`: also those that are not known to have ended before it, however long ago they were last seen.
+    `unended`: also runs without a known end, however long ago they were last seen.
     """
     in_span = and_(RUNS.c.environment == environment, RUNS.c.started_at < until)
     key = (RUNS.c.cloud, RUNS.c.instance_id, RUNS.c.started_at)
@@ -60,9 +60,9 @@ def runs(
 
 
 class ActivitySlots(Mapping[str, Sequence[ActivityHour]]):
-    """Known slots of a span, read when an instance is asked for: a month of a large fleet does not fit in memory.
+    """Known slots of a span, read when they are needed: a month of a large fleet does not fit in memory.
 
-    Who asks for `names` in their order gets them read `_AT_ONCE` at a time.
+    Callers that request `names` in their order cause one query per `_BATCH` instances.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ActivitySlots(Mapping[str, Sequence[ActivityHour]]):
 
     def __getitem__(self, instance_id: str) -> Sequence[ActivityHour]:
         if instance_id not in self._newest:
-            self._newest = self._read(self._asked_with(instance_id))
+            self._newest = self._read(self._batch_of(instance_id))
         if not self._newest[instance_id]:
             raise KeyError(instance_id)
         return self._newest[instance_id]
@@ -98,11 +98,11 @@ class ActivitySlots(Mapping[str, Sequence[ActivityHour]]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _asked_with(self, instance_id: str) -> Sequence[str]:
-        """The instance, and those that are asked for next, if it is asked for in its turn."""
+    def _batch_of(self, instance_id: str) -> Sequence[str]:
+        """The instance, and the following ones of `names` if it is the next one in their order."""
         if self._places.get(instance_id) != self._next:
             return (instance_id,)
-        some = self._names[self._next : self._next + _AT_ONCE]
+        some = self._names[self._next : self._next + _BATCH]
         self._next += len(some)
         return some
 
@@ -122,13 +122,13 @@ def prices(
     since: Mapping[CapacityType, datetime] | None = None,
     unreadable: list[str] | None = None,
 ) -> list[Price]:
-    """The prices that were observed in a region; with `since` those of machines that the cloud confirmed after it.
+    """The prices observed in a region; with `since`, those of machines that the cloud confirmed after that time.
 
-    `since`: by capacity type, the last word of a machine's sku. A row that holds no price is left out: what it was to
-    say is unknown, and other prices are not. `unreadable` is given the name of each.
+    `since`: by capacity type, the last part of a machine's sku. Rows without a valid price are skipped and described
+    in `unreadable`.
     """
     names = ("sku", "region", "zone", "source")
-    # as they are stored: a type that fails on one row loses all others
+    # as stored: a type that fails on one row would fail the whole query
     raw = {"usd_per_hour": String, "effective_at": BigInteger, "observed_at": BigInteger}
     columns = [*(PRICES.c[name] for name in names), *(type_coerce(PRICES.c[n], kind) for n, kind in raw.items())]
     statement = select(*columns).where(PRICES.c.region == region)
@@ -153,7 +153,7 @@ def prices(
         except (ArithmeticError, TypeError, ValueError):
             if unreadable is not None:
                 where = f"{row.sku} in {row.zone or row.region} ({row.source})"
-                unreadable.append(f"{where}: {row.usd_per_hour!r} from {row.effective_at!r} on")
+                unreadable.append(f"{where}: {row.usd_per_hour!r} from {row.effective_at!r}")
             continue
         found.append(price)
     return found
@@ -162,7 +162,7 @@ def prices(
 def ended_by_idle(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> list[tuple[str, str | None, datetime]]:
-    """Instance, pool and time of every end that the idle watchdog brought about, oldest first."""
+    """Instance, pool and time of every end by the idle watchdog, oldest first."""
     statement = (
         select(OUTCOMES.c.resource, OUTCOMES.c.pool, OUTCOMES.c.at)
         .where(
@@ -170,18 +170,18 @@ def ended_by_idle(
             OUTCOMES.c.watchdog == "idle",
             OUTCOMES.c.at >= since,
             OUTCOMES.c.at < until,
-            stopped_something(),
+            is_completed_end(),
         )
         .order_by(OUTCOMES.c.at, OUTCOMES.c.resource)
     )
     return [(row.resource, row.pool, row.at) for row in connection.execute(statement)]
 
 
-def ended_by_us(connection: Connection, environment: str, since: datetime) -> dict[str, datetime]:
-    """By instance: when one of our watchdogs ended or stopped it last, since then."""
+def ended_by_watchdogs(connection: Connection, environment: str, since: datetime) -> dict[str, datetime]:
+    """By instance: when a watchdog last ended or stopped it, since then."""
     statement = (
         select(OUTCOMES.c.resource, func.max(OUTCOMES.c.at).label("at"))
-        .where(OUTCOMES.c.fleet == environment, OUTCOMES.c.at >= since, stopped_something())
+        .where(OUTCOMES.c.fleet == environment, OUTCOMES.c.at >= since, is_completed_end())
         .group_by(OUTCOMES.c.resource)
     )
     return {row.resource: row.at for row in connection.execute(statement)}
@@ -190,13 +190,13 @@ def ended_by_us(connection: Connection, environment: str, since: datetime) -> di
 def last_seen(
     connection: Connection, environment: str, instances: Sequence[str]
 ) -> dict[tuple[str, datetime], datetime]:
-    """Instance and launch to when a look saw it alive last."""
+    """Maps instance and launch to the time when a pass last saw it alive."""
     statement = select(RUNS.c.instance_id, RUNS.c.started_at, RUNS.c.last_seen_at).where(
         RUNS.c.environment == environment, RUNS.c.instance_id.in_(bindparam("instances", expanding=True))
     )
     found: dict[tuple[str, datetime], datetime] = {}
-    for start in range(0, len(instances), _NAMED):
-        for row in connection.execute(statement, {"instances": instances[start : start + _NAMED]}):
+    for start in range(0, len(instances), _PER_STATEMENT):
+        for row in connection.execute(statement, {"instances": instances[start : start + _PER_STATEMENT]}):
             found[row.instance_id, row.started_at] = row.last_seen_at
     return found
 
@@ -204,26 +204,26 @@ def last_seen(
 def gaps(
     connection: Connection, environment: str, since: datetime, until: datetime, longer: timedelta
 ) -> list[tuple[datetime, datetime]]:
-    """Spans without a complete look that touch the window and are longer than that, oldest first."""
+    """Gaps between complete passes that overlap the window and are longer than `longer`, oldest first."""
     before = func.lag(PASSES.c.at, type_=UtcMicroseconds()).over(order_by=PASSES.c.at).label("before")
-    looks = select(before, PASSES.c.at).where(PASSES.c.environment == environment).subquery()
-    apart = type_coerce(looks.c.at, BigInteger) - type_coerce(looks.c.before, BigInteger)
+    passes = select(before, PASSES.c.at).where(PASSES.c.environment == environment).subquery()
+    apart = type_coerce(passes.c.at, BigInteger) - type_coerce(passes.c.before, BigInteger)
     statement = (
-        select(looks.c.before, looks.c.at)
-        .where(apart > longer // timedelta(microseconds=1), looks.c.at > since, looks.c.before < until)
-        .order_by(looks.c.at)
+        select(passes.c.before, passes.c.at)
+        .where(apart > longer // timedelta(microseconds=1), passes.c.at > since, passes.c.before < until)
+        .order_by(passes.c.at)
     )
     return [(row.before, row.at) for row in connection.execute(statement)]
 
 
 def begun(connection: Connection, environment: str) -> datetime | None:
-    """The first complete look, since which the ledger records every run; None: there was none."""
+    """The first complete pass, since which the ledger records every run; None: there was none."""
     statement = select(PASSES.c.at).where(PASSES.c.environment == environment).order_by(PASSES.c.at).limit(1)
     return connection.execute(statement).scalar_one_or_none()
 
 
 def last_pass(connection: Connection, environment: str) -> CostPass | None:
-    """The newest complete look; None when there was none."""
+    """The newest complete pass; None: there was none."""
     statement = select(PASSES).where(PASSES.c.environment == environment).order_by(PASSES.c.at.desc()).limit(1)
     row = connection.execute(statement).one_or_none()
     if row is None:
@@ -241,13 +241,13 @@ def last_pass(connection: Connection, environment: str) -> CostPass | None:
 
 
 def last_priced_pass(connection: Connection, environment: str) -> datetime | None:
-    """The newest complete look that read prices; None when there was none."""
+    """The newest complete pass that read prices; None: there was none."""
     found = select(PASSES.c.at).where(PASSES.c.environment == environment, PASSES.c.priced == 1)
     return connection.execute(found.order_by(PASSES.c.at.desc()).limit(1)).scalar_one_or_none()
 
 
 def open_runs(connection: Connection, environment: str) -> list[Run]:
-    """Runs that are not known to have ended."""
+    """Runs without a known end."""
     ended = exists().where(*(ENDS.c[name] == RUNS.c[name] for name in ("cloud", "instance_id", "started_at")))
     return [_run(row) for row in connection.execute(select(RUNS).where(RUNS.c.environment == environment, ~ended))]
 
@@ -272,10 +272,10 @@ def _run(row: Any) -> Run:
 
 
 def _ended(run: Run, ends: list[Any]) -> Run:
-    """The run with the best that is known of its end: an exact time before an estimate, then the earliest.
+    """The run with the best known end: an exact time before an estimate, then the earliest.
 
-    "No longer shown" before a time at which it was seen after all was a slip of the cloud's list and counts nothing.
-    An end that the cloud stated counts also where a clock that ran ahead saw the instance "later".
+    An absence before the last sighting was an error of the cloud's list and does not count. An end that the cloud
+    stated counts even if a fast clock saw the instance later.
     """
     valid = [e for e in ends if e.exact or e.ended_at >= run.last_seen_at or EndCause(e.cause) is not EndCause.ABSENT]
     if not valid:

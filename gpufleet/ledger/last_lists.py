@@ -1,4 +1,4 @@
-"""The lists that all pools share, as a pass read them last: a new process may need them when it cannot read them."""
+"""The last lists that passes read for all pools. A new process uses them while it cannot read them itself."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ _LISTS: Final[TypeAdapter[LastLists]] = TypeAdapter(LastLists)
 
 
 def note_last_lists(engine: Engine, fleet: str, lists: LastLists, at: datetime) -> None:
-    """Write them in place of those before, unless a pass that began later (`at`) wrote first."""
+    """Replace the previous lists, unless a pass that began later (`at`) has written already."""
     row: dict[str, Any] = {"fleet": fleet, "at": at, "lists": _LISTS.dump_json(lists).decode()}
     with writing(engine) as connection:
         statement = insert_into(connection, LAST_LISTS)
@@ -30,7 +30,7 @@ def note_last_lists(engine: Engine, fleet: str, lists: LastLists, at: datetime) 
 
 
 def last_lists(engine: Engine, fleet: str) -> LastLists:
-    """Those that were written last; empty where none were, or another release wrote what this one cannot read."""
+    """The lists that were written last; empty if there are none, or if this release cannot read them."""
     with engine.connect() as connection:
         found = connection.execute(select(LAST_LISTS.c.lists).where(LAST_LISTS.c.fleet == fleet)).scalar()
     if found is None:

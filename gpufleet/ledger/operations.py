@@ -1,4 +1,4 @@
-"""What the watchdogs and people decided: targets, leases, brakes, and policies seen.
+"""Targets, leases, brakes and accepted policies, which watchdogs and people set.
 
 `fleet` names one environment on one cloud and region (`domain.model.fleet_name`), so that several share a database.
 """
@@ -33,7 +33,7 @@ class TargetChange:
     reason: str
     at: datetime
     because: str | None = None
-    """Names a change that must happen once only."""
+    """Identifies a change that must happen only once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class TargetMove:
 
 
 def seed_target(engine: Engine, fleet: str, pool: str, value: int, at: datetime) -> Target:
-    """The pool's target; the settings' value where the ledger has none yet."""
+    """The pool's target. If the ledger has none yet, the settings' value is written first."""
     with writing(engine) as connection:
         found = _target(connection, fleet, pool)
         if found is not None:
@@ -69,16 +69,16 @@ def targets(engine: Engine, fleet: str) -> tuple[Target, ...]:
 
 
 def set_target(engine: Engine, fleet: str, seen: Target, value: int, change: TargetChange) -> Target:
-    """Compare-and-set. Raises ConflictError when the version has moved on."""
+    """Compare-and-set. Raises ConflictError if the version has changed."""
     with writing(engine) as connection:
         return _compare_and_set(connection, fleet, seen, value, change)
 
 
 def hold_target(engine: Engine, fleet: str, seen: Target, value: int, brake: Brake) -> Target:
-    """Compare-and-set by a person, with the brake that holds it there in place of the pool's earlier one.
+    """Compare-and-set by a person, with the brake that holds the target. It replaces the pool's earlier brake.
 
-    The version moves on even where the value stays, so that no pass writes what it decided before the brake.
-    Raises ConflictError when the version has moved on.
+    The version increases even if the value stays, so that no pass writes what it decided before the brake.
+    Raises ConflictError if the version has changed.
     """
     change = TargetChange(by=brake.owner, reason=brake.reason, at=brake.since)
     with writing(engine) as connection:
@@ -89,7 +89,7 @@ def hold_target(engine: Engine, fleet: str, seen: Target, value: int, brake: Bra
 
 
 def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: TargetChange) -> Target:
-    """One less, once per `because` of the change, however often it is asked. As it is: at the floor, or while held.
+    """Lower the target by one, once per `because` of the change. It stays unchanged at the floor and while held.
 
     Raises ConflictError when the pool has no target.
     """
@@ -109,7 +109,7 @@ def lower_target(engine: Engine, fleet: str, pool: str, floor: int, change: Targ
 
 
 def target_moves(engine: Engine, fleet: str, pool: str) -> tuple[TargetMove, ...]:
-    """How a pool's target changed, oldest first."""
+    """The changes of a pool's target, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(
             select(TARGET_MOVES)
@@ -146,8 +146,8 @@ def _target(connection: Connection, fleet: str, pool: str) -> Target | None:
 def _compare_and_set(connection: Connection, fleet: str, seen: Target, value: int, change: TargetChange) -> Target:
     found = _target(connection, fleet, seen.pool)
     if found is None or found.version != seen.version:
-        now_is = "gone" if found is None else f"version {found.version} ({found.value})"
-        raise ConflictError(f"target of pool {seen.pool}: version {seen.version} was seen, it is {now_is}")
+        now_is = "missing" if found is None else f"version {found.version} ({found.value})"
+        raise ConflictError(f"target of pool {seen.pool}: expected version {seen.version}, but it is {now_is} now")
     return _move(connection, fleet, Target(pool=seen.pool, value=value, version=found.version), change)
 
 
@@ -189,7 +189,7 @@ def acquire_lease(
     span: tuple[datetime, timedelta],
     is_dead: Callable[[str], bool] = lambda holder: False,
 ) -> str | None:
-    """Take or renew a lease from `span`'s time on, for its term. None: we hold it; else who does.
+    """Take or renew a lease from `span`'s time, for its term. Returns None if we hold it, else its holder.
 
     `is_dead`: whether a holder is known to have stopped, so that a killed run on the same machine blocks no other.
     """
@@ -213,10 +213,10 @@ def acquire_lease(
 
 
 def renew_lease(engine: Engine, name: str, holder: str, span: tuple[datetime, timedelta]) -> bool:
-    """Hold a lease on, from `span`'s time for its term. False: it is not ours any more, or its term is over.
+    """Renew a lease from `span`'s time, for its term. False: we no longer hold it, or its term is over.
 
-    A lease that somebody took after us and has given back since is gone, and not ours to take: what we know is of
-    before. So it is after a term that went by without a word from us.
+    A lease that expired, or that another process has held in the meantime, cannot be renewed: our view of the fleet
+    is older than that.
     """
     now, term = span
     with writing(engine) as connection:
@@ -229,7 +229,7 @@ def renew_lease(engine: Engine, name: str, holder: str, span: tuple[datetime, ti
 
 
 def release_lease(engine: Engine, name: str, holder: str) -> None:
-    """Give a lease back, if it is ours."""
+    """Release a lease, if we hold it."""
     with writing(engine) as connection:
         connection.execute(LEASES.delete().where(LEASES.c.name == name, LEASES.c.holder == holder))
 
@@ -238,13 +238,13 @@ def release_lease(engine: Engine, name: str, holder: str) -> None:
 
 
 def set_brake(engine: Engine, fleet: str, brake: Brake) -> int:
-    """Pull a brake; its `id` is given by the ledger. Returns the id."""
+    """Set a brake. Returns the `id` that the ledger assigns."""
     with writing(engine) as connection:
         return add_brake(connection, fleet, brake)
 
 
 def add_brake(connection: Connection, fleet: str, brake: Brake) -> int:
-    """Pull a brake in the caller's transaction. Returns its id."""
+    """Set a brake in the caller's transaction. Returns its id."""
     done = connection.execute(
         BRAKES.insert().values(
             fleet=fleet,
@@ -261,7 +261,7 @@ def add_brake(connection: Connection, fleet: str, brake: Brake) -> int:
 
 
 def release_brakes(engine: Engine, fleet: str, kind: BrakeKind, scope: str, by: tuple[str, datetime]) -> int:
-    """Release the brakes of a kind and scope. `by` is who and when. How many there were."""
+    """Release the brakes of a kind and scope. `by` is the user and the time. Returns the number of brakes."""
     with writing(engine) as connection:
         return _release(connection, fleet, kind, scope, by)
 
@@ -281,7 +281,7 @@ def _release(connection: Connection, fleet: str, kind: BrakeKind, scope: str, by
 
 
 def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[Brake]:
-    """The brakes that hold now."""
+    """The brakes that are in effect now."""
     with engine.connect() as connection:
         rows = connection.execute(_open_brakes(fleet, now).order_by(BRAKES.c.id))
         return tuple(
@@ -299,7 +299,7 @@ def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[Brake]:
 
 
 def _acts_as(kind: BrakeKind) -> ColumnElement[bool]:
-    """As `Brake.acts_as`."""
+    """The same condition as `Brake.acts_as`."""
     return or_(BRAKES.c.kind == kind, BRAKES.c.kind.not_in(BrakeKind))
 
 
@@ -315,7 +315,7 @@ def _open_brakes(fleet: str, now: datetime) -> Select[Any]:
 
 
 def policy_seen(engine: Engine, fleet: str, watchdog: str, pool: str, digest: str) -> bool:
-    """Whether a dry run of this policy was printed, or somebody accepted it."""
+    """Whether a dry run of this policy was printed, or a user accepted it."""
     with engine.connect() as connection:
         return (
             connection.execute(
@@ -331,7 +331,7 @@ def policy_seen(engine: Engine, fleet: str, watchdog: str, pool: str, digest: st
 
 
 def see_policy(engine: Engine, fleet: str, policy: tuple[str, str, str], by: str, at: datetime) -> None:
-    """Note that a policy (watchdog, pool, digest) was seen. Doing it again changes nothing."""
+    """Record that a policy (watchdog, pool, digest) was accepted. Repeating it changes nothing."""
     watchdog, pool, digest = policy
     with writing(engine) as connection:
         connection.execute(

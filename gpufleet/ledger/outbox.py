@@ -1,13 +1,13 @@
 """The durable outbox: each message, by its key, reaches its channel once.
 
 A message is `waiting` until a poster takes it (`sending`, with a token and a time, committed before the post). Then
-it is `sent`, `waiting` again (it did not arrive) or still `sending` (unknown: the poster died or timed out). The
-order of a channel is the order of its ids; a channel sends one message at a time. A message that failed `HOLDS_UP`
-times no longer blocks its channel: later messages are sent while it waits.
+it is `sent`, `waiting` again (it did not arrive) or still `sending` (unknown: the poster died or timed out). Messages
+of a channel are sent in the order of their ids, one at a time. A message that failed `BLOCKING_ATTEMPTS` times no
+longer blocks its channel: later messages are sent while it waits.
 
-Texts come in plain and are stored as Slack's markup: this is the one place that escapes. Names, tags and error texts
-of others can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces"), and
-characters that turn text around or steer a terminal are replaced.
+Texts are passed in as plain text and stored as Slack's markup: only this module escapes. Untrusted names, tags and
+error texts can therefore neither mention people nor hide a link (Slack, "Formatting text for app surfaces").
+Characters that reverse text or control a terminal are replaced.
 """
 
 import json
@@ -32,38 +32,40 @@ from gpufleet.domain.printable import printable
 from gpufleet.ledger.database import insert_into, writing
 from gpufleet.ledger.tables import EPOCH, OUTBOX
 
-HOLDS_UP: Final = 10
-"""So many failed attempts of a message hold up those behind it: about ten minutes."""
+BLOCKING_ATTEMPTS: Final = 10
+"""Failed attempts after which a message no longer blocks later messages of its channel: about ten minutes."""
 
 
 class MessageState(StrEnum):
-    """Where a message is on its way."""
+    """The delivery state of a message."""
 
     WAITING = "waiting"
     SENDING = "sending"
     SENT = "sent"
     REFUSED = "refused"
-    """The receiver will never take it (bad channel, bad token, bad blocks); people must look."""
+    """The receiver will never accept it (bad channel, bad token, bad blocks); a person must act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What people shall read."""
+    """A message for people."""
 
     key: str
-    """Names the message for ever, say `digest/prod/2026-11-21`; a second message of that key is dropped."""
+    """Identifies the message permanently, for example `digest/prod/2026-11-21`. A second message with the same key is
+    dropped.
+    """
     channel: str
     text: str
-    """What notifications show, and all that a reader without blocks sees. Plain: the outbox escapes it."""
+    """Shown in notifications and by clients without blocks. Plain text: the outbox escapes it."""
     mention: str = ""
-    """Slack's id of the person whom the message begins with."""
+    """Slack id of the user whom the message mentions first."""
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """`blocks`: Slack blocks; `thread`: key of the message that this one answers; `files`: see notify."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A message of the outbox and where it is on its way."""
+    """A message of the outbox with its delivery state."""
 
     id: int
     message: Message
@@ -78,7 +80,7 @@ class Posted:
 
 
 def enqueue(connection: Connection, message: Message, now: datetime) -> bool:
-    """Put a message into the outbox, in the caller's transaction. False: a message of that key is there already."""
+    """Add a message to the outbox, in the caller's transaction. False: a message with that key exists already."""
     done = connection.execute(
         insert_into(connection, OUTBOX)
         .values(
@@ -110,7 +112,7 @@ def _mentioning(user: str, text: str) -> str:
 
 
 def _escaped(detail: Any) -> Any:
-    """The same, with the text of every block that Slack reads as markup escaped, and of every other one printable."""
+    """A copy in which the text of Slack markup is escaped, and all other text is printable."""
     if isinstance(detail, Mapping):
         found = {str(key): _escaped(value) for key, value in cast(Mapping[Any, Any], detail).items()}
         if isinstance(text := found.get("text"), str):
@@ -142,7 +144,7 @@ def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timed
     state `sending`: it may have arrived, so look it up before posting again.
     """
     with writing(engine) as connection:
-        passed = and_(OUTBOX.c.attempts >= HOLDS_UP, OUTBOX.c.not_before > now)
+        passed = and_(OUTBOX.c.attempts >= BLOCKING_ATTEMPTS, OUTBOX.c.not_before > now)
         statement = (
             select(OUTBOX)
             .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN), not_(passed))
@@ -166,27 +168,27 @@ def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timed
 
 
 def mark_sent(engine: Engine, message_id: int, token: str, receipt: str, now: datetime) -> None:
-    """It arrived; `receipt` is the receiver's id of it."""
-    _settle(
+    """Record that it arrived. `receipt` is the receiver's id of the message."""
+    _update_held(
         engine, message_id, token, state=MessageState.SENT.value, sent_at=now, receipt=receipt, error=None, token=None
     )
 
 
 def mark_waiting(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
-    """It did not arrive; retry at `not_before` or later."""
-    _settle(
+    """Record that it did not arrive. It is retried at `not_before` or later."""
+    _update_held(
         engine, message_id, token, state=MessageState.WAITING.value, not_before=not_before, error=error, token=None
     )
 
 
 def mark_unknown(engine: Engine, message_id: int, token: str, not_before: datetime, error: str) -> None:
-    """It is unknown whether it arrived; it stays `sending` and can be taken at `not_before` or later."""
-    _settle(engine, message_id, token, taken_at=EPOCH, not_before=not_before, error=error, token=None)
+    """Record that its arrival is unknown. It stays `sending` and can be taken at `not_before` or later."""
+    _update_held(engine, message_id, token, taken_at=EPOCH, not_before=not_before, error=error, token=None)
 
 
 def mark_refused(engine: Engine, message_id: int, token: str, error: str) -> None:
-    """The receiver will never take it."""
-    _settle(engine, message_id, token, state=MessageState.REFUSED.value, error=error, token=None)
+    """Record that the receiver will never accept it."""
+    _update_held(engine, message_id, token, state=MessageState.REFUSED.value, error=error, token=None)
 
 
 def retry_refused(engine: Engine, now: datetime) -> int:
@@ -216,7 +218,7 @@ def receipt_of(engine: Engine, key: str) -> str | None:
 
 
 def holds(engine: Engine, key: str) -> bool:
-    """Whether a message of that key was ever put into the outbox, sent or not."""
+    """Whether a message with that key was ever added to the outbox, sent or not."""
     with engine.connect() as connection:
         return connection.execute(select(OUTBOX.c.id).where(OUTBOX.c.key == key)).first() is not None
 
@@ -242,8 +244,8 @@ _USER_ID: Final = re.compile(r"[A-Z0-9]{1,32}")
 _OPEN: Final = (MessageState.WAITING.value, MessageState.SENDING.value)
 
 
-def _settle(engine: Engine, message_id: int, held: str, /, **values: Any) -> None:
-    """Only the poster that holds the message may settle it; one that was overtaken changes nothing."""
+def _update_held(engine: Engine, message_id: int, held: str, /, **values: Any) -> None:
+    """Update a message that this poster holds. A poster whose token was replaced changes nothing."""
     with writing(engine) as connection:
         connection.execute(update(OUTBOX).where(OUTBOX.c.id == message_id, OUTBOX.c.token == held).values(**values))
 

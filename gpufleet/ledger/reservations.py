@@ -1,7 +1,7 @@
 """Paid capacity and its use elsewhere, as one fleet saw it over time.
 
-A row holds from the look that first saw it so until the next one that saw something else. What a fleet sees first of
-a reservation holds from the reservation's start.
+A row applies from the pass that first observed it until the next pass that observed a change. The first row of a
+reservation applies from the reservation's start.
 """
 
 import json
@@ -27,7 +27,7 @@ _ONE: Final = (RESERVATION_READS.c.cloud, RESERVATION_READS.c.reservation, RESER
 
 
 def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> None:
-    """Write what one look saw, at `last_seen_at` of each. Call inside `writing`."""
+    """Write the readings of one pass, at the `last_seen_at` of each. Call inside `writing`."""
     looks = list(seen)
     if not looks:
         return
@@ -51,7 +51,7 @@ def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> No
 
 
 def _text(accounts: Mapping[str, int] | None) -> str | None:
-    """As the ledger keeps it: equal for equal accounts."""
+    """The stored form, which is equal for equal accounts."""
     return None if accounts is None else json.dumps(accounts, sort_keys=True)
 
 
@@ -65,7 +65,7 @@ def _newest(connection: Connection, fleet: str, until: datetime) -> dict[_Key, A
 
 
 def _older(connection: Connection, fleet: str) -> dict[_Key, datetime]:
-    """Until when rows of an older release say what was paid."""
+    """The time until which rows of an older release contain the paid capacity."""
     key = RESERVATIONS.c.cloud, RESERVATIONS.c.reservation, RESERVATIONS.c.started_at
     statement = (
         select(*key, func.max(RESERVATIONS.c.last_seen_at, type_=UtcMicroseconds()).label("at"))
@@ -76,9 +76,9 @@ def _older(connection: Connection, fleet: str) -> dict[_Key, datetime]:
 
 
 def reservations(connection: Connection, environment: str, since: datetime, until: datetime) -> list[Reservation]:
-    """Paid capacity that touches the span, oldest first: one for each time in which nothing about it changed.
+    """Paid capacity that overlaps the span, oldest first: one entry for each interval without a change.
 
-    It touches the span also where it may have been there unseen: until the look that missed it.
+    The last interval ends at the pass that no longer listed it, because it may have existed until then.
     """
     following = (
         func.lead(RESERVATION_READS.c.at, type_=UtcMicroseconds())
@@ -134,7 +134,7 @@ def reservations(connection: Connection, environment: str, since: datetime, unti
 
 
 def _missed_at(environment: str, last_seen_at: Any) -> ScalarSelect[Any]:
-    """The first look after a time that read all paid capacity. One of an older release did not say, and counts."""
+    """The first pass after a time that read all paid capacity. Passes of older releases count, too."""
     read = func.coalesce(PASSES.c.paid, 1) == 1
     return (
         select(func.min(PASSES.c.at, type_=UtcMicroseconds()))
@@ -146,7 +146,7 @@ def _missed_at(environment: str, last_seen_at: Any) -> ScalarSelect[Any]:
 def _of_older_releases(
     connection: Connection, environment: str, since: datetime, until: datetime
 ) -> list[Reservation]:
-    """What release 0.1 wrote. When the last of them ended is not looked for: they are charged until last seen."""
+    """Rows of release 0.1. Their ends are unknown: they are charged until they were last seen."""
     statement = select(RESERVATIONS).where(
         RESERVATIONS.c.environment == environment,
         RESERVATIONS.c.started_at < until,

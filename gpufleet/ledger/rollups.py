@@ -366,7 +366,7 @@ def _span_of(row: Row[Any]) -> ReadingSpan:
 
 
 def reading_of(row: Any) -> Reading:
-    """The fact of a row of READINGS."""
+    """Convert a row of READINGS."""
     return Reading(**row._mapping)
 
 

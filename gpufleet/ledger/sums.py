@@ -1,6 +1,6 @@
-"""What the last pass of the cost watchdog added up: the hour before it and its day, of a whole fleet and by pool.
+"""Cost sums of the last pass of the cost watchdog: the hour before it and its day, of the whole fleet and by pool.
 
-Made of the facts, never the other way round: a screen reads it instead of adding up the day of a large fleet again.
+They are computed from the facts, so that a screen need not add up the day of a large fleet again.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from gpufleet.ledger.tables import SUMS
 
 
 class Span(StrEnum):
-    """What is added up."""
+    """The time that a sum covers."""
 
     HOUR = "hour"
-    """The hour before the look."""
+    """The hour before the pass."""
     TODAY = "today"
-    """The UTC day of the look, as far as it had come."""
+    """The UTC day of the pass, until the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class CostSum:
     """None: the whole fleet."""
     since: datetime
     known_until: datetime
-    """The look that it was made of."""
+    """The time of the pass that computed it."""
     usd: Decimal
     idle_usd: Decimal
     input_usd: Decimal | None
@@ -42,14 +42,14 @@ class CostSum:
     output_usd: Decimal | None
     blended_usd: Decimal | None
     unpriced: int
-    """Charges without a price: amounts are lower bounds then."""
+    """Charges without a price. If there are any, the amounts are lower bounds."""
 
 
 _NAMES: Final = tuple(name for name in SUMS.columns.keys() if name not in ("fleet", "span", "pool"))  # noqa: SIM118
 
 
 def write_sums(connection: Connection, fleet: str, sums: Iterable[CostSum]) -> None:
-    """Store these sums for the fleet. They replace those of earlier looks."""
+    """Store these sums for the fleet. They replace those of earlier passes."""
     rows = [
         {"fleet": fleet, "span": one.span.value, "pool": one.pool or ""}
         | {name: getattr(one, name) for name in _NAMES}
@@ -62,7 +62,7 @@ def write_sums(connection: Connection, fleet: str, sums: Iterable[CostSum]) -> N
 
 
 def read_sums(connection: Connection, fleet: str) -> list[CostSum]:
-    """All of a fleet; none before its first pass."""
+    """All sums of a fleet; empty before its first pass."""
     return [
         CostSum(span=Span(row.span), pool=row.pool or None, **{name: getattr(row, name) for name in _NAMES})
         for row in connection.execute(select(SUMS).where(SUMS.c.fleet == fleet).order_by(SUMS.c.span, SUMS.c.pool))

@@ -1,4 +1,4 @@
-"""Every table of the ledger. Money facts have natural keys, so that a pass may run twice."""
+"""Every table of the ledger. Facts for costs have natural keys, so that a pass may run twice."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,10 +12,10 @@ METADATA: Final = MetaData()
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
-"""A number that the database gives. SQLite gives numbers to an INTEGER only."""
+"""A number that the database assigns. SQLite assigns numbers only to INTEGER columns."""
 
 COUNTERS: Final = ("prompt", "cached", "generation", "prefill_ms", "decode_ms")
-"""What an engine counts, as columns and fields are named everywhere."""
+"""The counters of an engine: the names of columns and fields everywhere."""
 
 
 class UtcMicroseconds(TypeDecorator[datetime]):
@@ -47,7 +47,7 @@ class Exact(TypeDecorator[Decimal]):
 def microseconds(value: datetime) -> int:
     """Whole microseconds since 1970. Raises ValueError for a time without a zone."""
     if value.tzinfo is None:
-        raise ValueError(f"{value} has no time zone; the ledger keeps aware times only")
+        raise ValueError(f"{value} has no time zone; the ledger stores only times with a time zone")
     delta = value - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
@@ -87,7 +87,7 @@ RUNS: Final = Table(
     Column("last_seen_at", UtcMicroseconds, nullable=False),
     Index("runs_last_seen", "environment", "last_seen_at"),
 )
-"""One row per run of an instance: from its launch (or restart) on. `last_seen_at` only grows."""
+"""One row per run of an instance, from its launch or restart. `last_seen_at` only grows."""
 
 ENDS: Final = Table(
     "run_ends",
@@ -111,7 +111,7 @@ READINGS: Final = Table(
     Index("token_readings_at", "environment", "at"),
     sqlite_with_rowid=False,
 )
-"""Raw counters of one engine as they were read. A counter that falls was reset. NULL: not read, which is not zero."""
+"""Raw counters of one engine. A counter that decreases was reset. NULL: not read, which is not zero."""
 
 TOKEN_HOURS: Final = Table(
     "token_hours",
@@ -137,7 +137,7 @@ PROCESSES: Final = Table(
     Column("first_at", UtcMicroseconds, nullable=False),
     sqlite_with_rowid=False,
 )
-"""When each engine process was first read. `created_at` 1970: it did not say. `first_at` only shrinks."""
+"""When each engine process was first read. `created_at` 1970: not reported. `first_at` only shrinks."""
 
 ACTIVITY: Final = Table(
     "activity_hours",
@@ -162,7 +162,7 @@ PRICES: Final = Table(
     Column("usd_per_hour", Exact(40), nullable=False),
     Column("observed_at", UtcMicroseconds, nullable=False),
 )
-"""Prices that a cloud reported. `zone` is '' where the price is that of the region. `observed_at` only grows."""
+"""Prices that a cloud reported. `zone` is '' if the price is that of the region. `observed_at` only grows."""
 
 RESERVATIONS: Final = Table(
     "reservations",
@@ -204,10 +204,10 @@ RESERVATION_READS: Final = Table(
     Column("last_seen_at", UtcMicroseconds, nullable=False),
     Column("accounts", Text),
 )
-"""A reservation as one fleet saw it, from `at` until its next row, the last one until `last_seen_at`. `elsewhere`:
-instances in it that are not of this fleet; `accounts`: whose they are (JSON, account to instances), NULL: not known;
-`seats`: how many the fleet declares, NULL: all. Ledgers of older releases
-have RESERVATIONS alone; there what others used was not known.
+"""A reservation as one fleet observed it, from `at` until its next row, the last one until `last_seen_at`.
+`elsewhere`: instances in it that are not of this fleet; `accounts`: their owners (JSON, account to instances), NULL:
+unknown; `seats`: the number of instances that the fleet declares, NULL: all. Ledgers of older releases have only
+RESERVATIONS, without the use by others.
 """
 
 DECLARED: Final = Table(
@@ -217,7 +217,7 @@ DECLARED: Final = Table(
     Column("at", UtcMicroseconds, primary_key=True),
     Column("content", Text, nullable=False),
 )
-"""What a fleet's document declared from `at` on (JSON), until the next row. Written when it differs from the last."""
+"""The cost declarations of a fleet's document from `at` (JSON), until the next row. Written only after a change."""
 
 PASSES: Final = Table(
     "passes",
@@ -231,8 +231,8 @@ PASSES: Final = Table(
     Column("priced", Integer),
     Column("paid", Integer),
 )
-"""Each complete look of the cost watchdog, for coverage. `priced` 1: it read prices; 0: they could not be read.
-`paid`: the same of all paid capacity that the fleet names; NULL: an older release, which did not say.
+"""Each complete pass of the cost watchdog, for coverage. `priced` 1: it read prices; 0: they could not be read.
+`paid`: the same for all paid capacity that the fleet names; NULL: written by an older release.
 """
 
 DECISIONS: Final = Table(
@@ -296,7 +296,7 @@ INTENTS: Final = Table(
     Column("decision", Text, nullable=False),
     Column("at", UtcMicroseconds, nullable=False),
 )
-"""What was begun and has no outcome yet: what a killed run leaves behind for the next one."""
+"""Actions that began and have no outcome yet. After a killed run, the next one continues them."""
 
 TARGETS: Final = Table(
     "targets",
@@ -306,7 +306,7 @@ TARGETS: Final = Table(
     Column("value", Integer, nullable=False),
     Column("version", Integer, nullable=False),
 )
-"""Ready replicas wanted by pool: the one row that everybody compares and sets."""
+"""The target of ready replicas of each pool, changed by compare-and-set."""
 
 TARGET_MOVES: Final = Table(
     "target_moves",
@@ -321,7 +321,7 @@ TARGET_MOVES: Final = Table(
     Column("at", UtcMicroseconds, nullable=False),
     Index("target_moves_because", "fleet", "pool", "because", unique=True),
 )
-"""Every change of a target. `because` names a change that must happen once only."""
+"""Every change of a target. `because` identifies a change that must happen only once."""
 
 LEASES: Final = Table(
     "leases",
@@ -358,7 +358,7 @@ POLICIES: Final = Table(
     Column("seen_by", String(128), nullable=False),
     Column("at", UtcMicroseconds, nullable=False),
 )
-"""Policies whose dry run was printed, or that somebody accepted."""
+"""Policies whose dry run was printed, or that a user accepted."""
 
 OUTBOX: Final = Table(
     "outbox",
@@ -395,8 +395,8 @@ CLOSED_PERIODS: Final = Table(
     Column("prices", Text),
     Column("facts", Text),
 )
-"""One row per bill and span: what the bill made of the facts. `prices`: those that the span was computed with (JSON),
-`facts`: what was known of its instances and reservations (JSON). Later facts change neither of them.
+"""Closed periods: one row per bill and span. `prices`: the prices of the computation (JSON); `facts`: the facts about
+its instances and reservations (JSON). Later facts change neither of them.
 """
 
 TEAM_READINGS: Final = Table(
@@ -419,7 +419,7 @@ NOTIFIED_HOURS: Final = Table(
     Column("fleet", String(128), primary_key=True),
     Column("hour", UtcMicroseconds, primary_key=True),
 )
-"""One row per hour, written in the transaction of its messages."""
+"""Hours whose alerts are in the outbox; written in the transaction of the messages."""
 
 SUMS: Final = Table(
     "cost_sums",
@@ -434,7 +434,7 @@ SUMS: Final = Table(
     *(Column(f"{kind}_usd", Exact(60)) for kind in ("input", "output", "blended")),
     Column("unpriced", Integer, nullable=False),
 )
-"""One row per span and pool, of the newest look alone. `pool` is '' for the whole fleet; `input_usd` and its like are
+"""One row per span and pool, of the newest pass only. `pool` is '' for the whole fleet; `input_usd` and its like are
 USD per million tokens, NULL without tokens.
 """
 
@@ -466,7 +466,7 @@ GROUP_READS: Final = Table(
     Column("read_at", UtcMicroseconds),
     Column("silent_at", UtcMicroseconds),
 )
-"""One row per group: until when its activities were read, and how it was then. Names are JSON."""
+"""One row per group: the time until which its activities were read, and its state at that time. Names are JSON."""
 
 LAST_LISTS: Final = Table(
     "last_lists",

@@ -1,4 +1,4 @@
-"""What the router counted by key: engine time, tokens, answers without usage. Raw counters, as they were read."""
+"""Raw counters of the router by key, as they were read: engine time, tokens, answers without usage."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class TeamReading:
 
 @dataclass(slots=True, kw_only=True)
 class TeamUse:
-    """What one team used of one pool in a window."""
+    """One team's use of one pool in a window."""
 
     replica_ms: int = 0
     tokens_in: int = 0
@@ -45,19 +45,19 @@ class TeamUse:
 Interval = tuple[datetime, datetime]
 """Start and end; the end is exclusive."""
 Uses = dict[tuple[str, str], TeamUse]
-"""(pool, team) to what was used."""
+"""Maps (pool, team) to its use."""
 
 _COUNTERS: Final = ("replica_ms", "tokens_in", "tokens_out", "unmetered")
 
 
 def add_team_readings(connection: Connection, readings: Sequence[TeamReading]) -> None:
-    """Write readings; those that are there already stay."""
+    """Write readings; existing ones stay."""
     names = [column.name for column in TEAM_READINGS.columns]
     merge(connection, TEAM_READINGS, [{name: getattr(one, name) for name in names} for one in readings])
 
 
 def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval]) -> dict[Interval, Uses]:
-    """What was used in each interval, from one reading of the longest."""
+    """The use in each interval, with one query for all intervals."""
     since, until = min(start for start, _ in intervals) - BASE, max(end for _, end in intervals)
     statement = (
         select(TEAM_READINGS)
@@ -81,8 +81,8 @@ def team_uses(connection: Connection, fleet: str, intervals: Sequence[Interval])
 class TeamTotals:
     """Sums of differences, each counted at its later reading.
 
-    A counter that falls was reset. A key that a known router shows for the first time counts from zero; the first
-    look at a router says nothing of what was before.
+    A counter that decreases was reset. A key that a known router reports for the first time counts from zero; the
+    first reading of a router counts nothing.
     """
 
     def __init__(self, since: datetime) -> None:
@@ -92,7 +92,7 @@ class TeamTotals:
         self._first: dict[str, datetime] = {}
 
     def take(self, reading: TeamReading) -> None:
-        """Count a reading. They come in the order of time."""
+        """Count a reading. Call it in the order of time."""
         key = (reading.router, reading.team, reading.model, reading.pool)
         last = self._before.get(key)
         is_new = last is None and self._first.setdefault(reading.router, reading.at) < reading.at

@@ -1,13 +1,12 @@
-"""A whole ledger as lines of JSON, and back: the way between databases, and the way out of a broken file.
+"""Exports a whole ledger as lines of JSON, and imports it: to move between databases or to replace a broken file.
 
-The first line says what it is, the last one how many rows of each table came before it, so that a cut file is
-refused. Times are microseconds since 1970, amounts are text. Leases are not carried: they belong to running hosts;
-nor are sums, which the next pass of the cost watchdog recomputes, and group activities, which the next pass of the
-spot watchdog reads again.
+The first line identifies the format; the last one contains the number of rows of each table, so that a truncated
+file is refused. Times are microseconds since 1970, amounts are text. Not exported: leases, which belong to running
+hosts; sums, which the next pass of the cost watchdog recomputes; group activities, which the next pass of the spot
+watchdog reads again.
 
-An older export lacks columns that came later: they are NULL here; where it has the sentences of release 0.1, codes
-are written. What a newer export holds beyond this schema is left out, where that export says that this release may
-read it.
+Columns that an older export lacks become NULL. Sentences of release 0.1 are converted to codes. Unknown tables and
+columns of a newer export are skipped, if the export declares that this release can read it.
 """
 
 import json
@@ -53,7 +52,7 @@ from gpufleet.ledger.tables import (
 
 KIND: Final = "gpu-fleet ledger"
 VERSION: Final = 1
-_LEFT_OUT: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
+_NOT_EXPORTED: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
 _STREAM: Final = 2_000
 
 _MERGE_RULES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
@@ -88,12 +87,12 @@ _JSON: Final = frozenset(
 
 
 def tables() -> list[Table]:
-    """Every table that is carried, in a stable order."""
-    return [table for table in METADATA.sorted_tables if table.name not in _LEFT_OUT]
+    """Every exported table, in a stable order."""
+    return [table for table in METADATA.sorted_tables if table.name not in _NOT_EXPORTED]
 
 
 def export(connection: Connection, now: datetime) -> Iterator[str]:
-    """The lines of the whole ledger, as one moment saw it (call it in one transaction)."""
+    """The lines of the whole ledger. Call it in one transaction, for a consistent copy."""
     head = {"kind": KIND, "version": VERSION, "schema": HEAD, "oldest_reader": OLDEST_READER}
     yield _line(head | {"made_at": microseconds(now)})
     counts: Counter[str] = Counter()

@@ -660,7 +660,7 @@ def test_instance_that_starts_and_ends_between_two_passes(
     assert [(run.last_seen_at, run.ended_at, run.end_exact) for run in found] == [(at(1900), at(2100), False)] * runs
 
 
-def ended_by_us(ledger: Engine, second: float) -> None:
+def ended_by_watchdogs(ledger: Engine, second: float) -> None:
     decision = Decision(resource="i-spot", pool="chat", action=Action.END, reason=Reason.STILL_IDLE)
     done = Outcome(decision=decision, kind=OutcomeKind.DONE, detail="ended")
     record_outcome(ledger, FLEET, "idle", done, at(second))
@@ -677,7 +677,7 @@ def test_termination_by_the_fleet_dates_an_end_that_the_cloud_does_not(
     ledger: Engine, sources: FakeSources, ended: float, end: float, exact: bool
 ) -> None:
     one_pass(ledger, sources, 1800)
-    ended_by_us(ledger, ended)
+    ended_by_watchdogs(ledger, ended)
     sources.records_now = sources.records_now[:1]
     one_pass(ledger, sources, 30_000)
     run = spot_run(ledger)
@@ -704,7 +704,7 @@ def test_termination_by_the_fleet_dates_an_end_that_the_cloud_lists_without_a_ti
 ) -> None:
     one_pass(ledger, sources, 1800)
     if ours is not None:
-        ended_by_us(ledger, ours)
+        ended_by_watchdogs(ledger, ours)
     reserved, spot = sources.records_now
     sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED, preempted=preempted)]
     for second in (2100, 2400, 5000):
@@ -719,7 +719,7 @@ def test_instance_terminated_before_any_pass_saw_it_has_the_time_of_the_terminat
     reserved, spot = sources.records_now
     sources.records_now = [reserved]
     one_pass(ledger, sources, 300)
-    ended_by_us(ledger, 2000)
+    ended_by_watchdogs(ledger, 2000)
     sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED)]
     one_pass(ledger, sources, 2100)
     run = spot_run(ledger)
@@ -735,7 +735,7 @@ def test_first_hour_is_credited_only_when_aws_ended_the_instance(
 ) -> None:
     one_pass(ledger, sources, 1800)
     if not preempted:
-        ended_by_us(ledger, 2000)
+        ended_by_watchdogs(ledger, 2000)
     reserved, spot = sources.records_now
     sources.records_now = [reserved, terminated(spot, InstanceState.TERMINATED, preempted=preempted)]
     one_pass(ledger, sources, 2100)
