@@ -49,7 +49,7 @@ def due(document: FleetDocument, engine: Engine, now: datetime) -> list[datetime
         return []
     fleet, end = ledger_name(document), floor_hour(now)
     with ledger_errors(document), engine.connect() as connection:
-        begun, notified_until = history.begun(connection, fleet), last_notified_hour(connection, fleet)
+        begun, notified_until = history.first_pass_at(connection, fleet), last_notified_hour(connection, fleet)
     if begun is None or begun >= end:
         return []
     first = end if notified_until is None else max(notified_until + HOUR, end - CATCH_UP)

@@ -184,7 +184,7 @@ def _as_data_errors() -> Generator[None]:
 def _measure(document: FleetDocument, now: datetime) -> exporter.FleetMetrics:
     engine, fleet = open_engine(document, reading=True), ledger_name(document)
     with engine.connect() as connection:
-        begun, last = history.begun(connection, fleet), history.last_pass(connection, fleet)
+        begun, last = history.first_pass_at(connection, fleet), history.last_pass(connection, fleet)
     taken = ledger_data.preemptions(engine, fleet)
     spans = {"1h": timedelta(hours=1), "24h": timedelta(hours=24)}
     made = reports.costs(document, [up_to(now, span) for span in spans.values()], True)

@@ -99,9 +99,9 @@ class LedgerFacts:
     coverage: Coverage = field(default_factory=lambda: Coverage(DeclaredCosts(), ()))
     """Of all runs of the window, also where `runs` are fewer."""
     known: tuple[datetime, datetime] | None = None
-    """First and last complete look. Shared resources are charged between these two times."""
+    """First and last complete pass. Shared resources are charged between these two times."""
     gaps: Sequence[tuple[datetime, datetime]] = ()
-    """Spans of the window without a look, long enough for others to use a shared reservation unobserved."""
+    """Spans of the window without a pass, long enough for others to use a shared reservation unobserved."""
     periods: Sequence[PricingPeriod] = ()
     """Pricing periods, oldest first; empty: `declared` and `coverage` apply at all times."""
     whose: Sequence[PricingPeriod] = ()
@@ -224,7 +224,7 @@ def declared_spans(periods: Iterable[PricingPeriod], since: datetime, until: dat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunHistory:
-    """A run and what it did."""
+    """A run with its activity."""
 
     run: Run
     hours: slots.ActivityTotals
@@ -457,7 +457,7 @@ def _shared(
 def _not_spent(
     facts: LedgerFacts, periods: Iterable[PricingPeriod], since: datetime, until: datetime
 ) -> Iterator[Charge]:
-    """The unused part of each spend commitment, between the first and the last look."""
+    """The unused part of each spend commitment, between the first and the last pass."""
     if facts.known is None:
         return
     for period in periods:

@@ -107,7 +107,7 @@ def split_change(before: Hour, after: Hour) -> CostChange:
 
 
 def usual(hours: Sequence[Hour]) -> Hour | None:
-    """The median of comparable hours by cost, whatever their order; of an even number the mean of the two in the
+    """The median of comparable hours by cost, in any order; of an even number the mean of the two in the
     middle. None without any.
     """
     if not hours:

@@ -34,7 +34,7 @@ CURRENCY: Final = "USD"
 _REDUCTIONS: Final = frozenset(
     ("Credit", "Refund", "EdpDiscount", "PrivateRateDiscount", "BundledDiscount", "SppDiscount")
 )
-"""Lines of their own in AWS' reports; where they name an instance they are part of what it cost."""
+"""Separate lines in AWS' reports. If they name an instance, they are part of its cost."""
 _PAID_AHEAD: Final = frozenset(("SavingsPlanNegation", "SavingsPlanUpfrontFee"))
 """Amounts that the covered lines contain already, as their effective cost."""
 _PIECE: Final = 1024 * 1024

@@ -97,7 +97,7 @@ def png(figure: Any) -> bytes:
 
 @contextmanager
 def _any_letters() -> Generator[None]:
-    """Names may hold letters that the measuring font lacks; readers of the SVG have their own fonts."""
+    """Suppress warnings about letters that the measuring font lacks; viewers of the SVG have their own fonts."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield

@@ -29,7 +29,7 @@ class Closing:
     at: datetime
     """When it was closed."""
     begun: datetime | None
-    """The first complete look."""
+    """The first complete pass."""
     last: CostPass | None
     gaps: Sequence[Interval]
     runs: Sequence[Run]

@@ -329,10 +329,10 @@ class _OwnEnds:
     at: Mapping[str, datetime]
     """Instance to the last time at which a watchdog ended or stopped it."""
     last_seen: Mapping[tuple[str, datetime], datetime]
-    """Instance and launch to the last look that saw it alive."""
+    """Maps instance and launch to the last pass that saw it alive."""
 
     def after(self, instance_id: str, last_seen: datetime) -> datetime | None:
-        """When a watchdog ended the instance; None if a later look saw it alive, since its end was only requested."""
+        """When a watchdog ended the instance; None if a later pass saw it alive, since its end was only requested."""
         ended = self.at.get(instance_id)
         return ended if ended is not None and ended >= last_seen else None
 
@@ -341,15 +341,15 @@ class _OwnEnds:
         return self.after(record.instance.id, self._seen(record))
 
     def can_date(self, record: InstanceRecord, begun: Collection[tuple[str, datetime]], now: datetime) -> bool:
-        """Whether a look at `now` can date the end better than the ledger. `begun`: runs without an end.
+        """Whether a pass at `now` can date the end better than the ledger. `begun`: runs without an end.
 
-        A look whose clock was set back would move a known end to before its instance was seen alive.
+        A pass whose clock was set back would move a known end to before its instance was seen alive.
         """
         is_open = (record.instance.id, record.instance.launched_at) in begun
         return record.ended_at is not None or is_open or self._seen(record) <= now
 
     def _seen(self, record: InstanceRecord) -> datetime:
-        """The last look that saw it alive."""
+        """The last pass that saw it alive."""
         launched = record.instance.launched_at
         return self.last_seen.get((record.instance.id, launched), launched)
 
@@ -366,7 +366,7 @@ def _ours(
 
 
 def _end(record: InstanceRecord, ours: datetime | None, now: datetime) -> facts.RunEnd:
-    """The end of an instance that no longer runs: dated by the cloud, else by the ledger, else before this look.
+    """The end of an instance that no longer runs: dated by the cloud, else by the ledger, else before this pass.
 
     A preempted instance without a date ended before any watchdog ended it, at an unknown time.
     """
@@ -425,10 +425,10 @@ def _reported_end(
 def _end_of_missing(
     run: facts.Run, reported: InstanceEnd | None, ours: datetime | None, now: datetime
 ) -> facts.RunEnd:
-    """The end of a missing run: from the cloud, else from the ledger, else at an unknown time before this look."""
+    """The end of a missing run: from the cloud, else from the ledger, else at an unknown time before this pass."""
     exact = True
     if reported is not None:
-        # the end was announced while a look still saw it alive: it ran at least until that look
+        # the end was announced while a pass still saw it alive: it ran at least until that pass
         ended_at = max(reported.ended_at, run.last_seen_at)
         cause = facts.EndCause.PREEMPTED if reported.preempted else facts.EndCause.ENDED
     elif ours is not None and ours <= now:

@@ -1,7 +1,7 @@
 """The model and the owner of an instance or of paid capacity at each time, as declared for its pool. Pure.
 
 Rule: since the first declaration in the ledger, the declaration of each time applies, so a change splits the charges.
-Before that, the model and owner apply that the first look wrote.
+Before that, the model and owner apply that the first pass wrote.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Builds pricing periods from the ledger's declarations and the prices of closed spans. Pure.
 
-Rules: the first declaration also applies to all time before it; each later one applies since the look that read it. A
+Rules: the first declaration also applies to all time before it; each later one applies since the pass that read it. A
 price that is stated later applies only where no price was known. In a closed span, the prices apply with which it was
 closed; later declarations change nothing.
 """

@@ -80,7 +80,7 @@ def numbers(digest: Digest) -> list[Number]:
 
 
 def trend(now: Decimal | None, before: Decimal | None) -> str:
-    """Up or down against the window before; nothing where there is nothing to compare with."""
+    """The change from the window before; empty if there is none to compare with."""
     if now is None or before is None or before == 0:
         return ""
     change = (now - before) / before * 100
@@ -96,7 +96,7 @@ def month_text(month: Forecast) -> str:
     low, high = render.show(month.low), render.show(month.high)
     whole = month.days_known + month.days_unknown
     basis = f", from {days(month.days_known)} of {days(whole)} days" if month.days_unknown else ""
-    # time that nobody collected is estimated; what has no price, or had ended before the ledger began, is not
+    # uncollected time is estimated; costs without a price, or before the ledger began, are not
     least = _least(bool(month.unpriced) or month.before is not None)
     return f"{least}{render.show(month.expected)} USD expected ({low} to {high}{basis})"
 

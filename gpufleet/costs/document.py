@@ -29,7 +29,7 @@ METHOD: Final[Mapping[str, str]] = {
     "cost_basis": "list cost: seconds x USD per hour / 3600, prices in force per interval; no taxes, no discounts"
     " but those stated as overrides",
     "cost": "used + idle + starting + unused_reservation + shared",
-    "used": "measured busy time, and unmeasured time (what is not known to be idle is not called idle)",
+    "used": "measured busy time, and unmeasured time (only time that is known to be idle counts as idle)",
     "starting": "launch to the first reading of the instance's engine",
     "tokens": "differences of raw counter readings; a difference counts at its later reading; resets count from zero",
     "blended": "cost / (prompt + generation) x 1,000,000",
@@ -188,7 +188,7 @@ def team_row(share: TeamShare) -> dict[str, Any]:
 
 
 def unknown_row(span: UnknownSpan) -> dict[str, Any]:
-    """What one resource may have cost from a time on, and what is charged of that; null: unknown."""
+    """The possible cost of a resource since a time, and the part that is charged; null: unknown."""
     like = span.like
     return {
         "why": span.why.as_text,
@@ -313,7 +313,7 @@ def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
     """Every charge as a row of CSV_COLUMNS, then what is unknown; unknown is an empty field.
 
     Rows of kind `unknown` have the bounds of a cost: those of what their resource is charged from `start` on. Rows of
-    kind `not collected` are the times without a look.
+    kind `not collected` are the times without a pass.
     """
     for charge in report.charges:
         price = charge.price

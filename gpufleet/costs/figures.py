@@ -1,4 +1,4 @@
-"""Sums of charges and tokens, and the ratios that may be made of them. Pure.
+"""Sums of charges and tokens, and their ratios. Pure.
 
 A ratio is always a sum over a sum. Without tokens there is no USD per million tokens; what was spent is shown.
 """
@@ -58,7 +58,7 @@ class Figure:
     amounts: dict[UseState, Decimal] = field(default_factory=lambda: defaultdict[UseState, Decimal](Decimal))
     times: dict[UseState, timedelta] = field(default_factory=lambda: defaultdict[UseState, timedelta](timedelta))
     adjustments: dict[ChargeKind, Decimal] = field(default_factory=lambda: defaultdict[ChargeKind, Decimal](Decimal))
-    """Minimum charges and credits, which `amounts` hold already."""
+    """Minimum charges and credits, which `amounts` already contain."""
     tokens: Tokens = Tokens()
     spot: Decimal = money.ZERO
     """What spot cost where its on-demand price is known."""
@@ -149,7 +149,7 @@ class Figure:
 
     @property
     def used(self) -> Decimal:
-        """Used time, unmeasured time included: what is not known to be idle is not called idle."""
+        """Used time, including unmeasured time: only time that is known to be idle counts as idle."""
         return money.total((self.amounts[UseState.USED], self.amounts[UseState.UNMEASURED]))
 
     @property

@@ -2,7 +2,7 @@
 
 One row per charge and UTC day, so that no row crosses a billing period. Costs are estimated. List and contracted cost
 are the price book's price times the quantity: it holds exactly, in decimals and in 64-bit floats, since validators
-compare both ways. Effective cost is what the report says.
+compare both ways. The effective cost is that of the report.
 
 Commitments: what a Savings Plan or CUD pays of an instance is a row of its own (billed cost 0, effective cost at the
 committed rate), its unused part another; a purchase row bills both, at an effective cost of 0. So the sum of
@@ -137,7 +137,7 @@ _NOT_OF_CREDITS: Final = (
     "SkuPriceDetails",
     "SkuPriceId",
 )
-"""Null on credits: they give money back, not hours."""
+"""Null for credits: they return money, not hours."""
 
 Row = dict[str, str | None]
 

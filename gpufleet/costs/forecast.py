@@ -2,7 +2,7 @@
 
 Method: the cost of the month so far, plus its remaining days at the mean of the full days (at most 28). The range
 uses the 10th and 90th percentile of those days instead of the mean. Each day has the weight of its collected share
-(a look covers the hour before it); the range leaves out days of which less than half was collected. Time of the month
+(a pass covers the hour before it); the range leaves out days of which less than half was collected. Time of the month
 that was not collected is expected to cost as much as a known day. Time before the ledger began is not estimated.
 """
 
@@ -61,7 +61,7 @@ class Forecast:
     unpriced: tuple[str, ...] = ()
     """Charges of the month without a price; no sum includes them."""
     not_collected: tuple[Interval, ...] = ()
-    """Times of the month without a look since the ledger began."""
+    """Times of the month without a pass since the ledger began."""
     before: Interval | None = None
     """The time of the month before the ledger began; no sum includes runs that had ended by then."""
 
@@ -187,13 +187,13 @@ class Month:
         uncollected: Collection[Interval] = (),
         last: datetime | None = None,
     ) -> Forecast:
-        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a look; `last`:
-        the last look.
+        """The forecast from what each interval cost, in dollar-seconds. `uncollected`: times without a pass; `last`:
+        the last pass.
         """
         of_month = [*(day for day in self.days if day[0] >= self.start), *self.edges]
         total = sum_of(costs[interval] for interval in of_month)
         gaps = [span for span in uncollected if self.begun is not None and span[1] > self.begun]
-        # a look sees what ended within the hour before it
+        # a pass sees what ended within the hour before it
         lost = [(start, end - HOUR if last is not None and end <= last else end) for start, end in gaps]
         whole = [IntervalCost(money.usd(costs[day].amount), *_lengths(day, lost)) for day in self.days]
         inside = [IntervalCost(money.usd(costs[part].amount), *_lengths(part, lost)) for part in of_month]

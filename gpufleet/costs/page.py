@@ -124,7 +124,7 @@ def _speeds(report: Report, most: int = 200) -> str:
     cut = f'<p class="soft">{len(report.speeds) - most} more in the JSON file.</p>' if report.speeds[most:] else ""
     return (
         f'<h2>Tokens per second and GPU</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
-        f'<details><summary>Where it was measured</summary><ul class="soft">{lines}</ul></details>'
+        f'<details><summary>Sources of the references</summary><ul class="soft">{lines}</ul></details>'
     )
 
 
@@ -143,7 +143,7 @@ def _timelines(report: Report, lanes: Sequence[Lane], most: int = DRAWN) -> str:
         for lane in lanes[:most]
     )
     more = f'<p class="soft">{len(lanes) - most} more pools are not drawn.</p>' if len(lanes) > most else ""
-    legend = f'<p class="soft key">{key} &nbsp; × preempted &nbsp; | ended by us</p>'
+    legend = f'<p class="soft key">{key} &nbsp; × preempted &nbsp; | ended by a watchdog or user</p>'
     return f"<h2>Instances over time</h2>{legend}{pictures}{more}"
 
 
@@ -165,7 +165,7 @@ def _coverage(report: Report, most: int = 100) -> str:
     )
     lines = "".join(f'<p class="warn">{escape(line)}</p>' for line in render.coverage(report))
     return (
-        f'<h2>Coverage</h2><p class="soft">The ledger knows until {known}.</p>{lines}<ul>{gaps}</ul>'
+        f'<h2>Coverage</h2><p class="soft">The ledger ends at {known}.</p>{lines}<ul>{gaps}</ul>'
         f'<div class="scroll"><table>'
         f"<tr><th>pool</th><th>measured</th><th>resets</th></tr>{rows}</table></div>{_unknown(report)}"
     )

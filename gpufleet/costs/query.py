@@ -50,15 +50,15 @@ class CostQuery:
         stated = tuple(overrides)
         self._engine, self._fleet, self._today = engine, fleet, replace(declared, prices=stated)
         with engine.connect() as connection:
-            self.begun = history.begun(connection, fleet)
-            """The first complete look; None: there was none."""
+            self.begun = history.first_pass_at(connection, fleet)
+            """The first complete pass; None: there was none."""
             self._last = history.last_pass(connection, fleet)
             self._unreadable = list[str]()
             observed = history.prices(connection, region, unreadable=self._unreadable)
             self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
             """Declarations, oldest first."""
         if self._kept and self._kept[-1].declared != self._today:
-            # no look has read it yet: only its prices apply, and only where no price is known
+            # no pass has read it yet: only its prices apply, and only where no price is known
             self._kept.append(declarations.Kept(FOREVER, self._today))
         self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
 
@@ -82,40 +82,40 @@ class CostQuery:
         closings = self._touching(since, until)
         if closing.cover(closings, since, until):
             gaps = sorted({gap for one in closings for gap in one.gaps})
-            looks = _Looks(closings[0].begun, closings[-1].last, self._runs, self._reservations, gaps)
+            seen = _ObservedFacts(closings[0].begun, closings[-1].last, self._runs, self._reservations, gaps)
             unreadable = list[str]()
         else:
-            looks, unreadable = self._looks(), self._unreadable
+            seen, unreadable = self._observed(), self._unreadable
         parts = [self._closed_facts(one, max(one.since, since), min(one.until, until)) for one in closings]
         if len(parts) == 1 and (parts[0].since, parts[0].until) == (since, until):
             facts = parts[0].facts
         else:
-            facts = replace(self._facts(looks, since, until), closed=parts)
+            facts = replace(self._facts(seen, since, until), closed=parts)
         return WindowFacts(
             facts=facts,
             book=facts.periods[-1].book if facts.periods else self.book,
-            last=looks.last,
-            begun=looks.begun,
-            gaps=_inside(looks.gaps, since, until),
+            last=seen.last,
+            begun=seen.begun,
+            gaps=_inside(seen.gaps, since, until),
             confirmed=self._bills(since, until),
             uses=self._uses.get((since, until), {}),
             unreadable_prices=unreadable,
         )
 
-    def _looks(self) -> "_Looks":
-        return _Looks(self.begun, self._last, self._runs, self._reservations, self._gaps)
+    def _observed(self) -> "_ObservedFacts":
+        return _ObservedFacts(self.begun, self._last, self._runs, self._reservations, self._gaps)
 
     def _touching(self, since: datetime, until: datetime) -> list[Closing]:
         return [one for one in self._closings if one.since < until and one.until > since]
 
     def _closed_facts(self, of: Closing, since: datetime, until: datetime) -> ClosedFacts:
-        looks = _Looks(of.begun, of.last, of.runs, of.reservations, of.gaps)
-        return ClosedFacts(since=since, until=until, facts=self._facts(looks, since, until))
+        seen = _ObservedFacts(of.begun, of.last, of.runs, of.reservations, of.gaps)
+        return ClosedFacts(since=since, until=until, facts=self._facts(seen, since, until))
 
-    def _facts(self, looks: "_Looks", since: datetime, until: datetime) -> LedgerFacts:
+    def _facts(self, seen: "_ObservedFacts", since: datetime, until: datetime) -> LedgerFacts:
         runs = [
             run
-            for run in looks.runs
+            for run in seen.runs
             # a run without a known end may have continued, unobserved
             if run.started_at < until and (run.ended_at is None or run.ended_at > since or run.started_at >= since)
         ]
@@ -127,11 +127,11 @@ class CostQuery:
                 self._engine, self._fleet, since, until, [run.instance_id for run in runs]
             ),
             first_signs=self._first_signs,
-            reservations=[one for one in looks.reservations if one.started_at < until and known_until(one) > since],
+            reservations=[one for one in seen.reservations if one.started_at < until and known_until(one) > since],
             declared=declared,
             coverage=periods[-1].coverage if periods else Coverage(declared, runs),
-            known=None if looks.begun is None or looks.last is None else (looks.begun, looks.last.at),
-            gaps=_inside(looks.gaps, since, until),
+            known=None if seen.begun is None or seen.last is None else (seen.begun, seen.last.at),
+            gaps=_inside(seen.gaps, since, until),
             periods=periods,
         )
 
@@ -157,14 +157,14 @@ class CostQuery:
         return [one for one in self._confirmed if one.since < until and one.until > since]
 
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
-        """Times without a look, in a span that was read before."""
+        """Times without a pass, in a span that was read before."""
         gaps = _inside(self._gaps, since, horizon)
         known = WindowFacts(facts=LedgerFacts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
 
     @property
     def last(self) -> datetime | None:
-        """The last complete look; None: there was none."""
+        """The last complete pass; None: there was none."""
         return None if self._last is None else self._last.at
 
     def report(self, scope: ReportScope) -> Report:
@@ -180,7 +180,7 @@ class CostQuery:
     def _would_change(self, closed: Report) -> Iterator[str]:
         """The differences that today's settings and facts would make to a closed window."""
         since, until = closed.scope.since, closed.scope.until
-        facts = priced_alone(self._facts(self._looks(), since, until))
+        facts = priced_alone(self._facts(self._observed(), since, until))
         today = replace(
             facts, periods=(), whose=facts.periods, declared=self._today, coverage=Coverage(self._today, facts.runs)
         )
@@ -209,8 +209,8 @@ class CostQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looks:
-    """The facts of a window, from the looks of the cost watchdog up to the last one considered."""
+class _ObservedFacts:
+    """The facts of a window, from the passes of the cost watchdog up to the last one considered."""
 
     begun: datetime | None
     last: CostPass | None

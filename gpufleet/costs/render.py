@@ -115,13 +115,13 @@ def facts(report: Report) -> list[str]:
 
 
 def coverage(report: Report) -> list[str]:
-    """How much of the window was looked at, and what the sum may be besides; nothing where all is known."""
+    """The collected part of the window, and the bounds of the sum; nothing if everything is known."""
     lines: list[str] = []
     if report.uncollected:
         hours = sum((end - start for start, end in report.uncollected), timedelta(0)).total_seconds() / 3600
         lines.append(
             f"collected: {report.collected:.1%} of the window; {hours:,.1f} h were not collected:"
-            " instances that came and went then are possibly missing"
+            " instances that started and ended in that time may be missing"
         )
     if is_uncertain(report):
         lines.append(f"cost with what is unknown: {bounds(report)}")
@@ -129,7 +129,7 @@ def coverage(report: Report) -> list[str]:
 
 
 def is_uncertain(report: Report) -> bool:
-    """Whether costs are unknown for more than the minutes since the last look."""
+    """Whether costs are unknown for more than the minutes since the last pass."""
     undated = any(span.why in (Why.UNDATED, Why.RECOUNTED) for span in report.unknown)
     return bool(report.unknown) and (bool(report.uncollected) or undated)
 

@@ -58,7 +58,7 @@ class ReportScope:
 
 
 QUIET: Final = timedelta(hours=1)
-"""Without a look for longer, instances may come and go unseen: EC2 lists an ended instance for about so long."""
+"""The longest time between passes that sees every instance: EC2 lists an ended instance for about that long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Report:
 
     scope: ReportScope
     known_until: datetime | None
-    """Time of the last complete look of the cost watchdog; None: there was none."""
+    """Time of the last complete pass of the cost watchdog; None: there was none."""
     total: Figure
     groups: dict[By, dict[str, Figure]]
     charges: Sequence[Charge]
@@ -89,7 +89,7 @@ class Report:
     unknown: Sequence[UnknownSpan] = ()
     """Costs that may be higher or lower than charged; the figures include their bounds."""
     uncollected: Sequence[Interval] = ()
-    """Parts of the window without a look for longer than `QUIET`: runs that started and ended in them are missing."""
+    """Parts of the window without a pass for longer than `QUIET`: runs that started and ended in them are missing."""
     not_frozen: Sequence[Interval] = ()
     """Spans that an older release confirmed and did not close: later facts still change them."""
     speeds: Sequence[MeasuredSpeed] = ()
@@ -119,17 +119,17 @@ NONE = "(none)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowFacts:
-    """What the ledger knows of a window."""
+    """The facts of a window in the ledger."""
 
     facts: LedgerFacts
     book: PriceBook
     last: CostPass | None
     begun: datetime | None = None
-    """The first complete look."""
+    """The first complete pass."""
     confirmed: Sequence[Confirmed] = ()
     """The bills that confirm parts of the window."""
     gaps: Sequence[Interval] = ()
-    """Spans of the window without a look, long enough for instances to start and end unobserved."""
+    """Spans of the window without a pass, long enough for instances to start and end unobserved."""
     uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
     """(pool, team) to the use that the router counted in the window."""
     unreadable_prices: Sequence[str] = ()
@@ -147,16 +147,16 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
     not_frozen = [(one.since, one.until) for one in known.confirmed if not _is_frozen(one, known.confirmed)]
     notes += [
         f"not frozen: the bill from {since:%Y-%m-%dT%H:%MZ} to {until:%Y-%m-%dT%H:%MZ} was compared by a release that"
-        " closed no spans, so that settings, prices and facts of today change these figures; compare it again"
+        " did not close periods, so settings, prices and facts of today change these figures; compare it again"
         for since, until in not_frozen
     ]
     if known.begun is not None and known.begun > scope.since:
         first = f"{known.begun:%Y-%m-%dT%H:%M:%SZ}"
         notes.append(
-            f"the window begins before the ledger ({first}): runs that had ended by then are not in these figures"
+            f"the window begins before the ledger ({first}): runs that ended before that are not in these figures"
         )
     notes += [
-        f"no complete look from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that started and"
+        f"no complete pass from {start:%Y-%m-%dT%H:%MZ} to {end:%Y-%m-%dT%H:%MZ}: instances that started and"
         " ended in between are not in these figures"
         for start, end in known.gaps
     ]
@@ -192,7 +192,7 @@ def _reservation_notes(paid: Sequence[Reservation]) -> Iterator[str]:
         elsewhere = sum(((one.last_seen_at - one.started_at) * one.elsewhere for one in times), timedelta())
         if elsewhere:
             yield (
-                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours were used outside of"
+                f"reservation {name}: {elsewhere / timedelta(hours=1):.1f} instance-hours were used outside"
                 f" this fleet ({_users(times)}): this report counts them as neither used nor unused"
             )
         last = times[-1]
@@ -215,7 +215,7 @@ def _users(times: Iterable[Reservation]) -> str:
 
 
 def uncollected(known: WindowFacts, since: datetime, horizon: datetime) -> list[Interval]:
-    """Times up to the horizon without a look: before the first look, between two, after the last one."""
+    """Times up to the horizon without a pass: before the first pass, between two, after the last one."""
     begun, last = (known.begun or horizon, known.last.at if known.last is not None else horizon)
     spans = [(since, begun), *known.gaps]
     if horizon - last > QUIET:
@@ -231,18 +231,18 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
         yield f"{ends} ends have no exact time: charged until last seen; they may have cost {_bounds(undated)}"
     if unseen := by_why[Why.UNSEEN]:
         seen = len({span.like.resource for span in unseen})
-        yield f"after the last look {seen} resources that it saw may have cost {_bounds(unseen)}"
+        yield f"since the last pass, the {seen} resources that it saw may have cost {_bounds(unseen)}"
     if others := by_why[Why.OTHERS]:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
-            f"what others used of {names} was not collected: its unused part is counted as the last look observed"
-            f" it, and may have cost {_bounds(others, '')}"
+            f"use of {names} by others was not collected: its unused part is counted as in the last pass,"
+            f" and may have cost {_bounds(others, '')}"
         )
     if recounted := by_why[Why.RECOUNTED]:
         names = ", ".join(sorted({span.like.resource for span in recounted}))
         yield (
-            f"the count of {names} changed between two looks: the old one is charged until the new one was seen, and"
-            f" its unused part may have cost {_bounds(recounted, '')}"
+            f"the count of {names} changed between two passes: the old count is charged until the new one was seen,"
+            f" and its unused part may have cost {_bounds(recounted, '')}"
         )
 
 
@@ -252,7 +252,7 @@ def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be
         doubt.doubt(span)
     text = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
     if doubt.unbounded:
-        text += f", and what {doubt.unbounded} of unknown price cost"
+        text += f", and the cost of {doubt.unbounded} without a price"
     if doubt.too_much:
         text += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
     return text
@@ -354,7 +354,7 @@ def _last_used(bill: Iterable[Charge]) -> dict[Price, datetime]:
 
 
 def _cell(it: Charge | Run) -> tuple[str, ...]:
-    """What something counts under, for every grouping at once."""
+    """The names of a charge or run in every grouping."""
     kind = it.capacity_type.value
     if isinstance(it, Charge) and it.kind is ChargeKind.SHARED:
         kind = ChargeKind.SHARED.value
@@ -386,7 +386,7 @@ def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: 
     if last is None:
         yield "the ledger of this environment is empty: run `gpufleet watch cost`"
     elif last.at < min(scope.until, scope.now):
-        yield f"the ledger knows until {last.at:%Y-%m-%dT%H:%M:%SZ}; later facts are not in these figures"
+        yield f"the ledger ends at {last.at:%Y-%m-%dT%H:%M:%SZ}; later facts are not in these figures"
     tokens = total.tokens
     if tokens.resets:
         yield f"{tokens.resets} counter resets: tokens between the last reading and the reset are not counted"
@@ -399,7 +399,7 @@ def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: 
     if total.coverage is not None and total.coverage < 0.9:
         yield f"{total.coverage:.0%} of the serving time was measured; the remainder counts as used"
     if total.spot_uncompared:
-        yield "some spot time has no on-demand price for comparison; the spot saving leaves it out"
+        yield "some spot time has no on-demand price for comparison; the spot saving excludes it"
 
 
 def _unpriced_notes(bill: Iterable[Charge]) -> Iterable[str]:

@@ -100,7 +100,7 @@ def _row(at: tuple[str, str], used: timedelta, tokens: Tokens, cloud: Cloud, ref
         reference = references(model, machine)
     except UnknownMachineError:
         reference = ReferenceSpeed(
-            tokens_per_second_per_gpu=None, basis=f"unknown: the catalogue does not know {machine_type}"
+            tokens_per_second_per_gpu=None, basis=f"unknown: {machine_type} is not in the catalogue"
         )
     return MeasuredSpeed(
         model=model,

@@ -1,4 +1,4 @@
-"""What an interval cost, by pool and team: what forecasts and budgets are made of. Pure."""
+"""The cost of an interval by pool and team, for forecasts and budgets. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -78,7 +78,7 @@ def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -
     facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
     for charge in charges(facts, known.book, since, until, allow_unpriced=True):
         cells[charge.pool or NONE, charge.owner or NONE].add(charge)
-    # the minutes since the last look are of no account, longer times are
+    # the minutes since the last pass do not matter, longer times do
     last = now if known.last is None else known.last.at
     horizon = last if now - last <= QUIET else now
     for span in unknown_spans(facts, known.book, since, until, horizon):

@@ -8,7 +8,7 @@ from gpufleet.ledger.sums import CostSum, Span
 
 
 def sums(report: Report, span: Span) -> list[CostSum]:
-    """The whole fleet's first. None where the ledger knows nothing yet: there is nothing to add up."""
+    """The sum of the whole fleet comes first. Empty while the ledger has no complete pass."""
     known_until = report.known_until
     if known_until is None:
         return []

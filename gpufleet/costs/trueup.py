@@ -93,7 +93,7 @@ def span_of(bill: Bill) -> tuple[datetime, datetime]:
     """From the first to the last moment that the bill has a line for. Raises BillError without any."""
     lines = [line for line in bill.lines if line.resource and not line.fee]
     if not lines:
-        raise BillError(f"the {bill.form} has no line of an instance or a capacity reservation")
+        raise BillError(f"the {bill.form} has no line for an instance or a capacity reservation")
     return min(line.start for line in lines), max(line.end for line in lines)
 
 

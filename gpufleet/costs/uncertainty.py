@@ -1,13 +1,13 @@
 """Unknown costs of a window: costs that may be higher or lower than what is charged. Pure.
 
 A run is charged until it was last observed. Its later cost is a span with bounds:
-- *undated*: it ended between the look that saw it last and the first one that missed it;
+- *undated*: it ended between the pass that last saw it and the first one that missed it;
 - *unseen*: it was not observed since, so it may still run.
-The unused part of a reservation is a span of its own in three cases: in a gap, where its use by others is unknown;
-between two looks that counted different numbers of its instances; and between the look that saw it last and the first
-one that missed it.
+The unused part of a reservation is a separate span in three cases: in a gap, where its use by others is unknown;
+between two passes that counted different numbers of its instances; and between the pass that last saw it and the
+first one that missed it.
 The charged amount is within the bounds. They apply to resources in the ledger: an instance that started and ended
-between two looks is not included.
+between two passes is not included.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ class Why(StrEnum):
             Why.UNDATED: "its end has no time",
             Why.UNSEEN: "not observed since",
             Why.OTHERS: "use by others was not collected",
-            Why.RECOUNTED: "its count changed between two looks",
+            Why.RECOUNTED: "its count changed between two passes",
         }[self]
 
 
@@ -56,7 +56,7 @@ class UnknownSpan:
     """One of its charges, which names its pool, model and owner."""
     start: datetime
     end: datetime
-    """The first look that missed it, or the end of the window or the time of the report."""
+    """The first pass that missed it, or the end of the window or the time of the report."""
     why: Why
     charged: Decimal
     """The amount in the report. Below zero where the cloud credits the first hour of a preempted spot instance."""
@@ -109,7 +109,7 @@ def _of_paid(
 ) -> Iterator[UnknownSpan]:
     """Unused paid capacity where its count or its use by others is unknown, and after it was last seen.
 
-    Between two looks with different counts, it had one count or the other. In a gap, others may have used all or
+    Between two passes with different counts, it had one count or the other. In a gap, others may have used all or
     nothing of it: other instances of its account can use any reservation.
     """
     since, until = span
@@ -170,7 +170,7 @@ def _unused(paid: Reservation, facts: LedgerFacts, book: PriceBook, start: datet
 
 
 def _fewest(paid: Reservation, then: Recount) -> Reservation:
-    """The reservation with the fewest unused declared instances that two looks allow for the time between them."""
+    """The reservation with the fewest unused declared instances that two passes allow for the time between them."""
     declared = min((one.seats for one in (paid, then) if one.seats is not None), default=None)
     return replace(
         paid,
@@ -181,7 +181,7 @@ def _fewest(paid: Reservation, then: Recount) -> Reservation:
 
 
 def _most(paid: Reservation, then: Recount) -> Reservation:
-    """The reservation with the most unused declared instances that two looks allow for the time between them."""
+    """The reservation with the most unused declared instances that two passes allow for the time between them."""
     declared = None if paid.seats is None or then.seats is None else max(paid.seats, then.seats)
     return replace(
         paid,
@@ -279,7 +279,7 @@ def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
 
 
 def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:
-    """Charges after the last look that need no running instance: at most as if all resources still existed."""
+    """Charges after the last pass that need no running instance: at most as if all resources still existed."""
     if facts.known is None or start >= horizon:
         return
     begun, last = facts.known

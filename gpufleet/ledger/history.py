@@ -216,7 +216,7 @@ def gaps(
     return [(row.before, row.at) for row in connection.execute(statement)]
 
 
-def begun(connection: Connection, environment: str) -> datetime | None:
+def first_pass_at(connection: Connection, environment: str) -> datetime | None:
     """The first complete pass, since which the ledger records every run; None: there was none."""
     statement = select(PASSES.c.at).where(PASSES.c.environment == environment).order_by(PASSES.c.at).limit(1)
     return connection.execute(statement).scalar_one_or_none()

@@ -28,25 +28,25 @@ _ONE: Final = (RESERVATION_READS.c.cloud, RESERVATION_READS.c.reservation, RESER
 
 def note_reservations(connection: Connection, seen: Iterable[Reservation]) -> None:
     """Write the readings of one pass, at the `last_seen_at` of each. Call inside `writing`."""
-    looks = list(seen)
-    if not looks:
+    readings = list(seen)
+    if not readings:
         return
-    fleet = looks[0].environment
-    newest = _newest(connection, fleet, looks[0].last_seen_at)
+    fleet = readings[0].environment
+    newest = _newest(connection, fleet, readings[0].last_seen_at)
     before = _older(connection, fleet)
     rows: list[dict[str, Any]] = []
-    for look in looks:
-        row: dict[str, Any] = asdict(look) | {"cloud": look.cloud.value, "accounts": _text(look.accounts)}
+    for reading in readings:
+        row: dict[str, Any] = asdict(reading) | {"cloud": reading.cloud.value, "accounts": _text(reading.accounts)}
         del row["recount"], row["missed_at"]
-        key = row["cloud"], look.reservation, look.started_at
+        key = row["cloud"], reading.reservation, reading.started_at
         known = newest.get(key)
         if known is not None and all(getattr(known, name) == row[name] for name in _SEEN):
             at = known.at
         elif known is not None:
-            at = look.last_seen_at
+            at = reading.last_seen_at
         else:
-            at = before.get(key, look.started_at)
-        rows.append(row | {"at": min(at, look.last_seen_at)})
+            at = before.get(key, reading.started_at)
+        rows.append(row | {"at": min(at, reading.last_seen_at)})
     merge(connection, RESERVATION_READS, rows, {"last_seen_at": MergeRule.GROW})
 
 

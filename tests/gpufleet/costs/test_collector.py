@@ -765,14 +765,14 @@ def test_report_charges_an_undated_end_until_it_was_last_seen_and_states_it(
     assert (
         "1 ends have no exact time: charged until last seen; they may have cost at most 3.00 USD more" in made.notes
     )
-    gap = "no complete look from 2026-07-01T07:10Z to 2026-07-01T17:10Z: instances that started and ended in between"
+    gap = "no complete pass from 2026-07-01T07:10Z to 2026-07-01T17:10Z: instances that started and ended in between"
     assert any(note.startswith(gap) for note in made.notes)
 
 
 def test_passes_an_hour_apart_leave_no_gap(ledger: Engine, sources: FakeSources) -> None:
     for second in (0, 3600, 7200):
         one_pass(ledger, sources, second)
-    assert not any("no complete look" in note for note in report(ledger, until=7200).notes)
+    assert not any("no complete pass" in note for note in report(ledger, until=7200).notes)
 
 
 def test_gpu_is_idle_by_the_noise_floor_of_its_pool(ledger: Engine, sources: FakeSources) -> None:

@@ -73,7 +73,7 @@ def test_shared_costs_have_no_rate() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens", "why"),
     [
-        pytest.param("x9.huge", {"prompt": 1, "generation": 1}, "catalogue does not know x9.huge", id="machine type"),
+        pytest.param("x9.huge", {"prompt": 1, "generation": 1}, "x9.huge is not in the catalogue", id="machine type"),
         pytest.param("p5.48xlarge", {"prompt": 1}, "no measurement of", id="output tokens"),
     ],
 )

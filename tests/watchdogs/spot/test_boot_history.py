@@ -79,7 +79,7 @@ def reports(*kinds: ActivityKind, group: str = A) -> dict[str, Any]:
     return {"events": [Activity(id=kind, group=group, kind=kind, at=at, instance_id=one) for kind in kinds]}
 
 
-def ended_by_watchdogs(reason: Reason, minute: float = 4) -> dict[str, Any]:
+def ended_by_us(reason: Reason, minute: float = 4) -> dict[str, Any]:
     one, at = instance(1).id, START + minute * MINUTE
     past = PastAction(resource=one, pool="batch", action=Action.END, reason=reason, at=at)
     return {"ours": {one: past}}
@@ -130,14 +130,14 @@ K = ActivityKind
             K.ENDED_BY_PERSON, False, id="a person drained it",
         ),
         pytest.param(
-            looks((LOADING, 1), left=5, **ended_by_watchdogs(Reason.SURPLUS), **reports(K.FAILED_BOOT)),
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.SURPLUS), **reports(K.FAILED_BOOT)),
             K.ENDED, False, id="by us",
         ),
         pytest.param(
-            looks((LOADING, 1), left=5, **ended_by_watchdogs(Reason.BOOT_FAILED)), K.FAILED_BOOT, True, id="by us, for that"
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.BOOT_FAILED)), K.FAILED_BOOT, True, id="by us, for that"
         ),
         pytest.param(
-            looks((LOADING, 1), left=5, **ended_by_watchdogs(Reason.SURPLUS, -60)), None, False,
+            looks((LOADING, 1), left=5, **ended_by_us(Reason.SURPLUS, -60)), None, False,
             id="we ended an earlier one of that name",
         ),
         pytest.param(looks((LOADING, 1), left=12), None, False, id="no look for so long that it may have served"),
