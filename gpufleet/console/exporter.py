@@ -70,10 +70,10 @@ def render(facts: Iterable[FleetMetrics]) -> str:
     found = list(facts)
     return page(
         (
-            gauge("gpufleet_target", "Ready replicas wanted.", _targets(found)),
+            gauge("gpufleet_target", "The target of ready replicas.", _targets(found)),
             gauge(
                 "gpufleet_ledger_known_until_seconds",
-                "Until when costs are known.",
+                "The time until which costs are known.",
                 (({"environment": f.environment}, f.known_until.timestamp()) for f in found if f.known_until),
             ),
             gauge(
@@ -87,21 +87,21 @@ def render(facts: Iterable[FleetMetrics]) -> str:
             ),
             gauge("gpufleet_spend_rate_usd_per_hour", "Cost of a window over its known time.", _rates(found)),
             gauge("gpufleet_spend_usd_per_hour", "Cost of the last hour over its known time.", _parts(found)),
-            counter("gpufleet_preemptions_total", "Spot instances that the cloud took.", _preemptions(found)),
+            counter("gpufleet_preemptions_total", "Spot instances that the cloud preempted.", _preemptions(found)),
             gauge(
                 "gpufleet_brakes",
-                "Hand brakes that hold.",
+                "Hand brakes in effect.",
                 (({"environment": f.environment}, f.brakes) for f in found),
             ),
             gauge("gpufleet_messages", "Messages of the outbox.", _messages(found)),
             gauge(
                 "gpufleet_quota_used",
-                "What the environment's instances take of a quota of the account.",
+                "The use of an account's quota by the instances of the environment.",
                 ((labels, use.used) for labels, use in _quotas(found)),
             ),
             gauge(
                 "gpufleet_quota_limit",
-                "What the quota allows.",
+                "The limit of the quota.",
                 ((labels, use.limit) for labels, use in _quotas(found)),
             ),
         )

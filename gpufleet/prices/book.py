@@ -29,7 +29,7 @@ GCP_SPOT_STALE_AFTER: Final = timedelta(days=30)
 
 
 class MissingPriceError(LookupError):
-    """No source knows the price. Names sku, region and time, and what to do about it."""
+    """No source has the price. The message names the sku, region, time and remedy."""
 
     def __init__(self, sku: str, region: str, zone: str | None, at: datetime) -> None:
         self.sku, self.region, self.zone, self.at = sku, region, zone, at
@@ -44,7 +44,7 @@ P = TypeVar("P", bound=Price | None, covariant=True)
 
 
 class PricedInterval(NamedTuple, Generic[P]):
-    """A part of a time span and the price in force. `end` is exclusive; no price: no source knows one."""
+    """A part of a time span and the price in force. `end` is exclusive; price None: no source has one."""
 
     price: P
     start: datetime
@@ -53,7 +53,7 @@ class PricedInterval(NamedTuple, Generic[P]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sku:
-    """What is priced, where."""
+    """A priced item in a region or zone."""
 
     name: str
     region: str
@@ -61,13 +61,13 @@ class Sku:
 
 
 class Packaged(Protocol):
-    """Packaged history, read when it is first asked for."""
+    """Packaged price history, read at its first use."""
 
     def prices(self, sku: str, region: str) -> Sequence[Price]: ...
 
 
 def machine_sku(cloud: Cloud, machine_type: str, capacity_type: CapacityType) -> str:
-    """The name under which a machine type is priced: `aws:ec2:g6.xlarge:spot`."""
+    """The sku of a machine type, such as `aws:ec2:g6.xlarge:spot`."""
     match cloud:
         case Cloud.AWS:
             return f"aws:ec2:{machine_type}:{capacity_type}"
@@ -85,9 +85,9 @@ def parse_as_of(text: str) -> datetime:
 
 
 def stated_price(override: PriceOverride, region: str) -> Price:
-    """The price that people state: a contract, or a figure for what has no packaged price.
+    """A price of the settings: of a contract, or of an item without a packaged price.
 
-    Its sku is as `machine_sku`, with `:ZONE` behind it where it holds for one zone only. Raises ValueError.
+    Its sku is as `machine_sku`, followed by `:ZONE` if it applies to one zone only. Raises ValueError.
     """
     name, zone = override.sku, None
     if name.count(":") > 3:
@@ -107,7 +107,7 @@ def stated_price(override: PriceOverride, region: str) -> Price:
 
 
 class PriceBook:
-    """Answers which price was in force. Built once per command; lookups do no I/O but for the packaged tables."""
+    """Finds the price in force at a time. Built once per command; only the packaged tables need I/O."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class PriceBook:
         self._lines: dict[Sku, _Line | _ClosedLine] = {}
 
     def stating(self, overrides: Iterable[Price], later: Iterable[Price] = ()) -> "PriceBook":
-        """The same with other stated prices. `later` ones were stated afterwards: they hold for want of another."""
+        """A copy with other stated prices. `later` prices were stated afterwards: they apply if there is no other."""
         made = PriceBook(region=self.region, overrides=overrides, packaged=self._packaged)
         made._observed = self._observed  # noqa: SLF001
         for price in later:
@@ -138,8 +138,8 @@ class PriceBook:
         return made
 
     def closed(self, lines: Mapping[Sku, Sequence[PricedInterval[Price | None]]]) -> "PriceBook":
-        """The same for a span that was closed with these prices, which nothing changes any more. Only of what was not
-        asked for then it knows what this book knows.
+        """A copy for a closed span with fixed prices. Skus that were not requested at the closing have the prices of
+        this book.
         """
         made = PriceBook(region=self.region, packaged=self._packaged)
         made._stated, made._later, made._observed = self._stated, self._later, self._observed  # noqa: SLF001
@@ -147,7 +147,7 @@ class PriceBook:
         return made
 
     def asked(self) -> tuple[Sku, ...]:
-        """What the book was asked for so far."""
+        """The skus that were requested so far."""
         return tuple(self._lines)
 
     def at(self, sku: Sku, moment: datetime) -> Price:
@@ -158,7 +158,7 @@ class PriceBook:
         return found
 
     def sources(self, sku: Sku, moment: datetime) -> list[Price]:
-        """What each source says of that moment, in their order: the first one is in force."""
+        """The price of each source at that moment, in their order: the first one is in force."""
         return self._line(sku).known(moment)
 
     def over(self, sku: Sku, start: datetime, end: datetime) -> tuple[PricedInterval[Price], ...]:
@@ -171,7 +171,7 @@ class PriceBook:
         return tuple(parts)
 
     def parts(self, sku: Sku, start: datetime, end: datetime) -> list[PricedInterval[Price | None]]:
-        """The span cut where the price changes; None where no source knows one."""
+        """The span in parts, one per price; None: no source has a price."""
         line = self._line(sku)
         cuts = [start, *(cut for cut in line.changes if start < cut < end), end]
         found: list[PricedInterval[Price | None]] = []
@@ -186,7 +186,7 @@ class PriceBook:
     def machine(
         self, cloud: Cloud, machine_type: str, capacity_type: CapacityType, *, region: str, zone: str | None
     ) -> Sku:
-        """How a machine is looked up. Reserved capacity costs its own price if one is stated, else on-demand's."""
+        """The sku of a machine. Reserved capacity has its own price if one is stated, else the on-demand price."""
         name = machine_sku(cloud, machine_type, capacity_type)
         if capacity_type is CapacityType.RESERVED:
             own = Sku(name=name, region=region, zone=zone)
@@ -201,7 +201,7 @@ class PriceBook:
         return self._lines[sku]
 
     def _known(self, sku: Sku) -> list[Price]:
-        """All that is known of a sku: what is said of its zone beats what is said of its region, source by source."""
+        """All prices of a sku. In each source, prices of its zone take precedence over prices of its region."""
         found: list[Price] = []
         here = sku.region == self.region
         stated = _stated_of(self._stated, sku) if here else []
@@ -213,7 +213,7 @@ class PriceBook:
                     first,
                     valid_from=_EVER,
                     rank=Rank.OVERRIDE_BEFORE_ITS_DATE,
-                    note=f"stated for {first.as_of:%Y-%m-%d} on, used before it for want of another",
+                    note=f"stated from {first.as_of:%Y-%m-%d}, used before that because no other price is known",
                 )
             )
         found += self._observed.get(sku, []) or self._observed.get(replace(sku, zone=None), [])
@@ -227,7 +227,7 @@ def _stated_key(price: Price) -> str:
 
 
 def _stated_of(stated: Mapping[str, list[Price]], sku: Sku) -> list[Price]:
-    """What is stated of its zone, else of all zones."""
+    """The prices stated for its zone, else for all zones."""
     return stated.get(f"{sku.name}:{sku.zone}", []) or stated.get(sku.name, [])
 
 
@@ -235,7 +235,7 @@ _EVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Line:
-    """The prices of one sku on one time line: rank by rank, the lowest rank that has begun wins."""
+    """The prices of one sku over time. Of the ranks that have begun, the lowest applies."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
         by_rank: dict[Rank, list[Price]] = {}
@@ -278,26 +278,26 @@ class _ClosedLine:
 
 
 def stale_after(price: Price) -> timedelta | None:
-    """How old `as_of` of a price may be; None: it does not age."""
+    """The maximum age of a price's `as_of`; None: it does not age."""
     if price.rank in (Rank.OVERRIDE, Rank.OVERRIDE_BEFORE_ITS_DATE):
-        return None  # a contract does not age; `unverified` says what else there is to say
+        return None  # a contract does not age; `unverified` is reported separately
     cloud = Cloud.GCP if price.sku.startswith("gcp:") else Cloud.AWS
     return _stale_after(cloud, _capacity(price.sku.rsplit(":", 1)[-1]))
 
 
 def is_stale(price: Price, now: datetime) -> bool:
-    """Whether the price's source last said so longer ago than its kind allows."""
+    """Whether the price's source last confirmed it longer ago than its kind allows."""
     limit = stale_after(price)
     return limit is not None and now - price.as_of > limit
 
 
 def serves_watchdogs(price: Price, now: datetime) -> bool:
-    """Whether watchdogs judge by it: by all but what a cloud reported too long ago. Reports flag that as stale."""
+    """Whether watchdogs use the price: all prices except stale ones from a cloud. Reports flag those as stale."""
     return price.rank is not Rank.LIVE or not is_stale(price, now)
 
 
 def fresh_since(cloud: Cloud, now: datetime) -> dict[CapacityType, datetime]:
-    """By capacity type: a price of a machine that its source has confirmed since then is not stale."""
+    """By capacity type: the time since which a price must have been confirmed so that it is not stale."""
     return {kind: now - _stale_after(cloud, kind) for kind in CapacityType}
 
 

@@ -1,4 +1,4 @@
-"""List prices that ship with the package: facts with their dates, see `data/SOURCE.md`."""
+"""List prices that ship with the package, with their dates: see `data/SOURCE.md`."""
 
 import csv
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,15 @@ from typing import Final
 from gpufleet.domain.prices import Price, Rank
 
 _GOOGLE_HEAD: Final = datetime.fromisoformat("2026-08-20T00:00:00+00:00")
-"""The day of the table's head: it showed the last row of each machine type still."""
+"""The date of the table's newest version, which confirms the last row of each machine type."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedPrices:
-    """Looks prices up in the tables of the package; each table is read once, when it is needed."""
+    """Looks up prices in the tables of the package. Each table is read once, when it is needed."""
 
     def prices(self, sku: str, region: str) -> Sequence[Price]:
-        """The history of a sku in a region, oldest first; empty where the tables do not know it."""
+        """The history of a sku in a region, oldest first; empty if the tables do not contain it."""
         cloud, _, rest = sku.partition(":")
         _, _, rest = rest.partition(":")
         machine_type, _, kind = rest.partition(":")
@@ -75,7 +75,7 @@ def _gcp_spot() -> _Table:
 
 
 def _google(file: str, kind: str) -> _Table:
-    """One row per change: a row held until the next one of its machine type and region was seen."""
+    """Read one row per change: a row applies until the next one of its machine type and region."""
     rows: dict[tuple[str, str], list[tuple[datetime, Decimal]]] = {}
     for row in _rows(file):
         change = (datetime.fromisoformat(row["valid_from"]), Decimal(row["usd_per_hour"]))

@@ -1,7 +1,7 @@
-"""Capacity that was bought for a time and paid at once (a Capacity Block), in a plan.
+"""The cost of a Capacity Block in a plan: capacity that was bought for a time and paid upfront.
 
-Its group starts at 0 and is filled within its time by the spot watchdog, so a plan's sizes say nothing of it. What it
-costs is its fee, spread over the hours that it was paid for; a month holds at most those hours of it.
+Its group starts at 0, and the spot watchdog fills it during the block's time, so a plan's sizes do not include it.
+Its cost is its fee, spread over the hours of the block; a month contains at most those hours.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from gpufleet.settings.environment import CapacityBlock
 from gpufleet.settings.reading import Parts
 
 SKU: Final = "capacity-block"
-"""Last word of the sku under which `prices:` may state what an instance of a block costs an hour."""
+"""Last part of the sku under which `prices:` may state the hourly price of an instance in a block."""
 _HOUR: Final = Decimal(3600)
 
 
@@ -31,7 +31,7 @@ class BlockTerm:
     count: int
     block: CapacityBlock
     fee: BlockEntry | None
-    """What was paid for it, as the settings' commitments declare it."""
+    """Its fee, as the settings declare it under `commitments`."""
 
     @property
     def hours(self) -> Decimal:
@@ -41,7 +41,7 @@ class BlockTerm:
         return machine_sku(cloud, self.machine_type, CapacityType.RESERVED).removesuffix(CapacityType.RESERVED) + SKU
 
     def declared(self, sku: str, region: str) -> Priced | None:
-        """USD per instance and hour by the declared fee; None where none is declared. Raises ValueError: no date."""
+        """USD per instance and hour by the declared fee; None: no fee is declared. Raises ValueError (bad date)."""
         if self.fee is None:
             return None
         usd = self.fee.upfront_usd / (self.fee.instances * self.hours)
@@ -57,7 +57,7 @@ class BlockTerm:
         return Priced(usd_per_hour=usd, low=usd, high=usd, prices=(price,))
 
     def line(self, pool: str, sku: str, price: Priced) -> CostLine:
-        """Paid for at every size of the pool, used or not."""
+        """The cost at every size of the pool, because the block is paid whether it is used or not."""
         units = Decimal(self.count)
         return CostLine(
             pool=pool,
@@ -67,7 +67,7 @@ class BlockTerm:
             desired=units,
             most=units,
             price=price,
-            note=f"block {self.reservation}, {self.block.starts:%Y-%m-%d} to {self.block.ends:%Y-%m-%d}, paid ahead",
+            note=f"block {self.reservation}, {self.block.starts:%Y-%m-%d} to {self.block.ends:%Y-%m-%d}, prepaid",
             hours_per_month=min(Decimal(HOURS_PER_MONTH), self.hours),
         )
 

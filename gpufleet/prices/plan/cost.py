@@ -81,7 +81,7 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Where prices come from, for one cloud and region."""
+    """The prices of one cloud and region."""
 
     book: PriceBook
     cloud: Cloud
@@ -110,7 +110,7 @@ class Rates:
         except MissingPriceError:
             return price.usd_per_hour, price.usd_per_hour
         spans = sorted((part.price.usd_per_hour, (part.end - part.start).total_seconds()) for part in history)
-        # a price outside of the usual range is still the price that is paid now
+        # the current price applies even outside the usual range
         return min(_quantile(spans, 0.05), price.usd_per_hour), max(_quantile(spans, 0.95), price.usd_per_hour)
 
 
@@ -124,7 +124,7 @@ def _quantile(spans: Sequence[tuple[Decimal, float]], share: float) -> Decimal:
 
 
 def parts_of(config: Mapping[str, Any]) -> Parts:
-    """The settings in the configuration that a preview was made with. Raises PlanCostError."""
+    """The settings in a preview's configuration. Raises PlanCostError."""
     try:
         found = reading.parts(config)
     except SettingsError as error:
@@ -135,7 +135,7 @@ def parts_of(config: Mapping[str, Any]) -> Parts:
 
 
 def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rates) -> PlanCost:
-    """What `declared` (the preview's `before` or `after`) costs. PlanCostError names all without a price."""
+    """The cost of `declared` (the preview's `before` or `after`). PlanCostError names resources without a price."""
     settings = parts_of(preview.config)
     pools, terms = {pool.name: pool for pool in settings.pools}, blocks.terms(settings)
     with _as_the_program_writes():
@@ -175,19 +175,19 @@ def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rate
 
 @contextmanager
 def _as_the_program_writes() -> Generator[None]:
-    """Raises PlanCostError if a resource lacks what the Pulumi program always writes, as in an edited preview."""
+    """Raises PlanCostError if a resource lacks a field that the Pulumi program always writes (an edited preview)."""
     try:
         yield
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         message = (
-            f"a resource of the preview is not as the Pulumi program writes it: {error!r};"
+            f"a resource of the preview was not written by the Pulumi program: {error!r};"
             " create the preview with `pulumi preview --json --show-sames`"
         )
         raise PlanCostError((message,)) from error
 
 
 def _block(group: PlannedGroup, term: blocks.BlockTerm, rates: Rates, problems: list[str]) -> Iterator[CostLine]:
-    """A block is paid whether instances run in it or not. It does not count for the size of its pool."""
+    """The cost of a block, which is paid whether it is used or not. It does not count for the size of its pool."""
     if term.block.ends <= rates.now:
         return
     sku = term.sku(rates.cloud)
@@ -195,8 +195,8 @@ def _block(group: PlannedGroup, term: blocks.BlockTerm, rates: Rates, problems: 
         price = term.declared(sku, rates.region) or rates.named(sku)
     except MissingPriceError:
         problems.append(
-            f"{group.name}: no price of the block {term.reservation}: declare its fee under commitments.blocks of the"
-            f" settings, or state {sku} under prices, with source and as_of"
+            f"{group.name}: the block {term.reservation} has no price: declare its fee under commitments.blocks of"
+            f" the settings, or state {sku} under prices, with source and as_of"
         )
         return
     except (ValueError, ArithmeticError) as error:
@@ -226,7 +226,7 @@ def _extra_lines(priced: Sequence[Extra], rates: Rates, problems: list[str]) -> 
 def _root_disks(
     declared: Sequence[PlannedResource], machines: Sequence[CostLine], rates: Rates, problems: list[str]
 ) -> list[CostLine]:
-    """The root disks of all instances, by the largest of the launch templates."""
+    """The root disks of all instances, with the sizes of the largest launch template."""
     units: dict[str, Decimal] = {}
     for template in declared:
         for sku, amount in root_disk_units(template):
@@ -346,7 +346,7 @@ class _Pool:
             )
 
     def _mixed(self, of_kind: Sequence[PlannedGroup]) -> Priced | None:
-        """The price of a kind: the first choice's now, the range over all that may be started."""
+        """The price of a capacity type: the current one of the first choice, and the range of all machine types."""
         found = [
             price
             for group in of_kind
@@ -354,7 +354,7 @@ class _Pool:
             if (price := self._price(group.name, machine, group.capacity_type, group.zone)) is not None
         ]
         if not found:
-            self._problems.extend(f"{g.name}: names no machine type" for g in of_kind if not g.machine_types)
+            self._problems.extend(f"{g.name}: has no machine type" for g in of_kind if not g.machine_types)
             return None
         return Priced(
             usd_per_hour=found[0].usd_per_hour,

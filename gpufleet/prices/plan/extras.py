@@ -41,7 +41,7 @@ def extras(declared: Iterable[PlannedResource]) -> tuple[list[Extra], list[Plann
 
 
 def volume_units(inputs: Mapping[str, Any], size_key: str) -> Iterator[tuple[str, str, Decimal]]:
-    """What an EBS volume is billed for: kind of unit, sku and units."""
+    """The billed units of an EBS volume: kind of unit, sku and number."""
     kind = str(inputs.get("volumeType") or inputs.get("type") or "gp3")
     gib = int(inputs.get(size_key) or 0)
     if kind == "gp3":
@@ -51,7 +51,7 @@ def volume_units(inputs: Mapping[str, Any], size_key: str) -> Iterator[tuple[str
 
 
 def gp3_units(gib: int, iops: int, mib_per_second: int) -> Iterator[tuple[str, str, Decimal]]:
-    """What a gp3 volume is billed for: GiB, IOPS above 3,000, MiB/s above 125 (AWS's terms of gp3)."""
+    """The billed units of a gp3 volume: GiB, IOPS above 3,000, MiB/s above 125 (AWS's terms of gp3)."""
     yield "disk", "aws:ebs:gp3:gib", Decimal(gib)
     if iops > 3000:
         yield "disk IOPS", "aws:ebs:gp3:iops", Decimal(iops - 3000)
@@ -60,7 +60,7 @@ def gp3_units(gib: int, iops: int, mib_per_second: int) -> Iterator[tuple[str, s
 
 
 def root_disk_units(template: PlannedResource) -> Iterator[tuple[str, Decimal]]:
-    """What the root disk of each instance of a template is billed for; nothing if the resource is not a template."""
+    """The billed units of the root disk of each instance of a template; none if the resource is not a template."""
     if template.type == "aws:ec2/launchTemplate:LaunchTemplate":
         for mapping in map(as_map, as_list(template.inputs.get("blockDeviceMappings"))):
             for _, sku, units in volume_units(as_map(mapping.get("ebs")), "volumeSize"):
@@ -73,7 +73,7 @@ def root_disk_units(template: PlannedResource) -> Iterator[tuple[str, Decimal]]:
 
 
 def _stated(inputs: Mapping[str, Any], key: str, default: int) -> int:
-    # a preview knows no value that the cloud will fill in: nothing was stated then, and the cloud's default holds
+    # a preview has a placeholder for a value that the cloud will set: then the cloud's default applies
     value = inputs.get(key)
     return default if value in (None, "", UNKNOWN) else int(str(value).split(".")[0])
 
@@ -147,7 +147,7 @@ BY_USE: Final = frozenset(
         "aws:s3/bucketObject:BucketObject",
         "aws:sqs/queue:Queue",
         "aws:cloudwatch/logGroup:LogGroup",
-        # by the metrics and conditions that they look at
+        # billed by the number of their metrics and conditions
         "aws:cloudwatch/metricAlarm:MetricAlarm",
         "gcp:monitoring/alertPolicy:AlertPolicy",
         "aws:ecr/repository:Repository",
@@ -232,7 +232,7 @@ FREE_PREFIXES: Final = (
     "gcp:kms/cryptoKeyIAM",
     "gcp:iap/",
 )
-"""Beginnings of types that cost nothing by themselves (the parts of a bucket, of a network, of permissions)."""
+"""Prefixes of types that cost nothing by themselves (parts of a bucket, of a network, of permissions)."""
 
 
 def _costs_nothing(kind: str) -> bool:

@@ -30,12 +30,12 @@ class PlannedGroup:
     desired: int
     zone: str | None = None
     reservation: str | None = None
-    """Bought elsewhere, by its id."""
+    """The id of its reservation, if that is bought outside of this program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReservation:
-    """Prepaid capacity: paid for whether it is used or not."""
+    """Prepaid capacity: it costs the same whether it is used or not."""
 
     name: str
     pool: str
@@ -72,7 +72,7 @@ def groups(declared: Sequence[PlannedResource]) -> Iterator[PlannedGroup]:
 
 
 def _target(group: PlannedResource, by_urn: Mapping[str, PlannedResource]) -> str | None:
-    """The one reservation that a group's template may use, where the program names it."""
+    """The only reservation that a group's template may use, if the program names one."""
     template = _template(group, "launchTemplate", by_urn) or _template(group, "versions", by_urn)
     if template is None:
         return None
@@ -141,7 +141,7 @@ def _from_template(
 
 
 def _size(group: PlannedResource, key: str) -> int:
-    # the cloud's word first: watchdogs own sizes, and a plan does not undo them
+    # prefer the cloud's size: watchdogs manage sizes, and a plan does not change them
     for source in (group.outputs, group.inputs):
         value = source.get(key)
         if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""A row of a plan's cost: so many units at a price."""
+"""A row of a plan's cost: a number of units at a price."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,13 +9,13 @@ from gpufleet.domain.prices import Price
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A price for planning: what it is now, and between which bounds it moved."""
+    """A price for planning: its current value and its past bounds."""
 
     usd_per_hour: Decimal
     low: Decimal
     high: Decimal
     prices: tuple[Price, ...]
-    """Those that the figures come from."""
+    """The sources of the figures."""
 
     @property
     def unverified(self) -> bool:
@@ -24,11 +24,11 @@ class Priced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """One row: so many units at a price. Units at the least, at the desired and at the highest size."""
+    """One row: a number of units, at the lowest, the desired and the highest size, and their price."""
 
     pool: str
     what: str
-    """A capacity type, or what the extra is."""
+    """A capacity type, or the kind of the extra."""
     sku: str
     least: Decimal
     desired: Decimal
@@ -36,7 +36,7 @@ class CostLine:
     price: Priced
     note: str = ""
     hours_per_month: Decimal = Decimal(HOURS_PER_MONTH)
-    """Fewer for what was bought for a shorter time."""
+    """Less for capacity that was bought for a shorter time."""
 
     @property
     def usd_per_hour(self) -> Decimal:

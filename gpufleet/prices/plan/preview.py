@@ -1,4 +1,4 @@
-"""Reads `pulumi preview --json --show-sames`: the resources as they are now and as they will be."""
+"""Reads `pulumi preview --json --show-sames`: the present and the planned resources."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
-"""The placeholder that the engine writes for a value that only `pulumi up` will know."""
+"""The placeholder that the engine writes for a value that is known only after `pulumi up`."""
 
 LEAVES: Final = frozenset({"delete", "delete-replaced", "discard", "discard-replaced"})
 """Operations that remove the resource of their step."""
 
 
 READS: Final = frozenset({"read", "read-replacement", "read-discard"})
-"""Operations that look a resource up."""
+"""Operations that read a resource."""
 
 
 class PreviewError(ValueError):
-    """The text is not a complete preview. The message says what is wrong and what to run instead."""
+    """The text is not a complete preview. The message names the problem and the command to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class PlannedResource:
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     depends: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """URNs that each property takes its value from."""
+    """Maps properties to the URNs from which their values come."""
     provider: str = ""
-    """URN of the provider that makes it; empty for a component."""
+    """URN of its provider; empty for a component."""
     is_read: bool = False
-    """Whether it is only looked up, and not managed by the program."""
+    """Whether it is only read, and not managed by the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A plan: the configuration it was made with, the resources before and after."""
+    """A plan: its configuration, and the resources before and after it."""
 
     config: Mapping[str, Any]
     before: tuple[PlannedResource, ...]
@@ -67,7 +67,7 @@ def parse(text: str | bytes) -> Preview:
             continue
         if kind == "same":
             raise PreviewError(
-                "the preview leaves out unchanged resources, so its cost is too low; create it with --show-sames"
+                "the preview omits unchanged resources, so its cost is too low; create it with --show-sames"
             )
         raise PreviewError(
             f"the preview has {shown} of {stated} steps `{kind}`, so it is incomplete; create it again"
@@ -106,7 +106,7 @@ def _declared(step: Mapping[str, Any], state: Mapping[str, Any]) -> PlannedResou
 
 
 def _id(*states: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The id of what was made: not every provider has it among the outputs."""
+    """The id of the resource, because not every provider has it among the outputs."""
     found = [state["id"] for state in states if state.get("id")]
     return {"id": found[0]} if found else {}
 

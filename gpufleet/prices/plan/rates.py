@@ -1,4 +1,4 @@
-"""The rates of a plan: the packaged price lists under the overrides of the settings it was made with."""
+"""The rates of a plan: the packaged price lists with the overrides of its settings."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -15,9 +15,9 @@ def rates_of(config: Mapping[str, Any], now: datetime, observed: Iterable[Price]
     settings = parts_of(config)
     cloud, region = settings.cloud, settings.region
     if cloud is None:
-        raise PlanCostError(("the settings name no cloud; add it",))
+        raise PlanCostError(("the settings do not name a cloud; add it",))
     if not region:
-        raise PlanCostError((f"the settings have no {cloud}:region, so no price can be looked up; add it",))
+        raise PlanCostError((f"the settings have no {cloud}:region, which prices need; add it",))
     try:
         overrides = [stated_price(price, region) for price in settings.prices]
         book = PriceBook(region=region, overrides=overrides, observed=observed, packaged=PackagedPrices())

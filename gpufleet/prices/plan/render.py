@@ -14,11 +14,11 @@ def money(amount: Decimal) -> str:
 
 
 def headline(before: PlanCost, after: PlanCost) -> str:
-    """One sentence: what it will cost, and how that differs from now."""
+    """One sentence: the planned cost, and the difference from the present cost."""
     change = after.usd_per_month - before.usd_per_month
     sign = "+" if change >= 0 else "-"
     return (
-        f"{money(after.usd_per_hour)} USD/h at the desired size ({money(after.usd_per_hour_low)} at the least,"
+        f"{money(after.usd_per_hour)} USD/h at the desired size ({money(after.usd_per_hour_low)} at least,"
         f" {money(after.usd_per_hour_high)} at most), {money(after.usd_per_month)} USD a month"
         f" ({sign}{money(abs(change))} against now)"
     )
@@ -43,7 +43,7 @@ HEADINGS = ("pool", "what", "units", "USD/h each", "least", "desired", "most", "
 
 
 def notes(cost: PlanCost) -> Iterator[str]:
-    """What the table does not say: lost spot, what is billed by use, sources, prices that nobody verified."""
+    """Notes on the table: lost spot capacity, resources billed by use, sources, unverified prices."""
     for fallback in cost.fallbacks:
         yield (
             f"If all spot of {fallback.pool} is lost: {fallback.on_demand} {fallback.kind} replace it for"
@@ -52,14 +52,14 @@ def notes(cost: PlanCost) -> Iterator[str]:
         )
     if cost.by_use:
         yield f"Billed by use and not in these sums: {', '.join(cost.by_use)}."
-    yield f"A month has {HOURS_PER_MONTH} hours. Spot: p5 to p95 of its price in the last 30 days, where known."
+    yield f"A month has {HOURS_PER_MONTH} hours. Spot: p5 to p95 of its price in the last 30 days, if known."
     sources = {(p.source, f"{p.as_of:%Y-%m-%d}", p.unverified) for line in cost.lines for p in line.price.prices}
     for source, day, unverified in sorted(sources):
         yield f"Prices from {source}, as of {day}{' (UNVERIFIED)' if unverified else ''}."
 
 
 def markdown(before: PlanCost, after: PlanCost) -> str:
-    """Fit for a pull request's comment."""
+    """The cost as Markdown for a comment on a pull request."""
     table = [HEADINGS, ("---",) * 3 + ("---:",) * 5, *rows(after)]
     lines = ["### Cost of this plan", "", f"**{headline(before, after)}**", ""]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
@@ -68,7 +68,7 @@ def markdown(before: PlanCost, after: PlanCost) -> str:
 
 
 def as_json(before: PlanCost, after: PlanCost) -> dict[str, Any]:
-    """All figures and where they come from; money as text, exact."""
+    """All figures and their sources. Amounts are exact, as text."""
     return {
         "version": 1,
         "currency": "USD",

@@ -80,7 +80,7 @@ def test_overrides_apply_from_their_dates_and_only_the_first_one_before_it() -> 
     assert known.at(SKU, parse_as_of("2026-09-01")).usd_per_hour == Decimal("0.20")
     before = known.at(SKU, parse_as_of("2026-05-31"))
     assert (before.usd_per_hour, before.rank) == (Decimal("0.10"), Rank.OVERRIDE_BEFORE_ITS_DATE)
-    assert "stated for 2026-06-01" in before.note
+    assert "stated from 2026-06-01" in before.note
 
 
 def test_before_its_date_an_override_yields_to_the_known_price() -> None:

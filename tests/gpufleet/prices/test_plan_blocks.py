@@ -118,7 +118,7 @@ def test_plan_shows_the_term_of_a_block_and_charges_its_root_disks_for_that_term
     disk = {"blockDeviceMappings": [{"ebs": {"volumeSize": 100, "volumeType": "gp3"}}]}
     template["newState"]["inputs"] |= disk
     cost = priced([template, made, group("a", "spot", G6, 1)], TWO_WEEKS, commitments={"blocks": [FEE]})
-    assert "block cr-1, 2026-12-01 to 2026-12-15, paid ahead" in markdown(cost, cost)
+    assert "block cr-1, 2026-12-01 to 2026-12-15, prepaid" in markdown(cost, cost)
     (line,) = [line for line in as_json(cost, cost)["lines"] if "block" in line["note"]]
     assert Decimal(line["usd_per_month"]) == 21_000
     # 100 GiB × 0.0001: one for the spot instance's month, two for the block's 336 hours
@@ -136,7 +136,7 @@ def test_block_without_a_price_is_an_error_that_names_the_setting() -> None:
     with pytest.raises(PlanCostError) as caught:
         priced(block_group(), TWO_WEEKS)
     assert caught.value.problems == (
-        "block: no price of the block cr-1: declare its fee under commitments.blocks of the settings, or state "
+        "block: the block cr-1 has no price: declare its fee under commitments.blocks of the settings, or state "
         "aws:ec2:p5.48xlarge:capacity-block under prices, with source and as_of",
     )
 

@@ -192,7 +192,7 @@ def test_change_against_now_includes_deleted_resources() -> None:
     ("resources", "message"),
     [
         pytest.param([group("a", "spot", ("g6.2xlarge",), 1)], "no price for aws:ec2:g6.2xlarge:spot", id="no price"),
-        pytest.param([group("a", "spot", (), 1)], "a: names no machine type", id="no machine type"),
+        pytest.param([group("a", "spot", (), 1)], "a: has no machine type", id="no machine type"),
         pytest.param([group("a", "spot", G6, 1, pool="other")], "pool other: its limits", id="unknown pool"),
         pytest.param(
             [resource("aws:rds/instance:Instance", "db", {})],
@@ -271,5 +271,5 @@ def test_settings_that_the_program_refuses_are_named(settings: Any, message: str
     ],
 )
 def test_resources_that_the_program_does_not_declare_are_named(found: dict[str, Any]) -> None:
-    with pytest.raises(PlanCostError, match="a resource of the preview is not as the Pulumi program writes it"):
+    with pytest.raises(PlanCostError, match="a resource of the preview was not written by the Pulumi program"):
         cost_of(preview(found, pools={"chat": CHAT}))

@@ -89,7 +89,7 @@ def test_stated_price_keeps_all_its_fields() -> None:
     found = price("1", 3, Rank.OVERRIDE, unverified=True)
     assert book.at(SKU, T0 + 3 * HOUR) == found
     assert book.at(SKU, T0 + 5 * HOUR) == price("2", 5, Rank.OVERRIDE)
-    note = "stated for 2026-11-21 on, used before it for want of another"
+    note = "stated from 2026-11-21, used before that because no other price is known"
     ever = datetime(1970, 1, 1, tzinfo=UTC)
     assert book.at(SKU, T0) == replace(found, valid_from=ever, rank=Rank.OVERRIDE_BEFORE_ITS_DATE, note=note)
     live = PriceBook(region="us-east-1", overrides=[stated("1", 3)], observed=[price("7", 0)])
