@@ -4,7 +4,7 @@ A charge is the cost of one run (or of unused paid capacity) over one price in f
 (launch to first reading of an engine), *idle* and *used* by the measured slots, *unmeasured* where nothing is known
 (it counts as used), *unused* (reserved capacity that no instance ran on).
 
-Billing rules, as rows of their own at fixed instants, so that sums over any partition of a window are equal:
+Billing rules, as separate rows at fixed instants, so that sums over any partition of a window are equal:
 the minimum charge (60 s; AWS and Google), at the end of a run that was shorter; the first hour of a spot instance
 that AWS interrupted, and the first minute of one that Google did, credited at its end.
 Sources: AWS EC2 User Guide, "Billing for interrupted Spot Instances"; Google Compute Engine, "VM instance pricing".
@@ -19,7 +19,7 @@ from typing import Final
 
 from gpufleet.costs import slots
 from gpufleet.costs.commitments import Coverage, DeclaredCosts, SharedCost, end_of, shares
-from gpufleet.costs.cost_owners import held, held_at
+from gpufleet.costs.cost_owners import parts_by_owner, with_owner_at
 from gpufleet.costs.pricing import EVER, FOREVER, PricingOverTime, PricingPeriod
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -31,7 +31,7 @@ MINIMUM: Final = timedelta(seconds=60)
 
 
 class UseState(StrEnum):
-    """What an instance did while it cost money."""
+    """The use of an instance or resource while it is charged."""
 
     USED = "used"
     UNMEASURED = "unmeasured"
@@ -42,7 +42,7 @@ class UseState(StrEnum):
 
 
 class ChargeKind(StrEnum):
-    """Why there is a charge."""
+    """The reason of a charge."""
 
     TIME = "time"
     MINIMUM = "minimum charge"
@@ -71,33 +71,33 @@ class Charge:
     reservation: str | None
     start: datetime
     end: datetime
-    """Exclusive. The state may hold only `duration` of this span."""
+    """Exclusive. The state may cover only `duration` of this span."""
     duration: timedelta
     price: Price | None
     """None: unknown (only where unpriced rows are allowed)."""
     amount: Decimal | None
     """In dollar-seconds; see gpufleet.domain.money. None: unknown."""
     on_demand: Decimal | None = None
-    """What the same time costs on demand, in dollar-seconds; spot only. None: unknown."""
+    """The on-demand cost of the same time, in dollar-seconds; spot only. None: unknown."""
 
     @property
     def priced_as(self) -> str:
-        """What has a price, for people: machine type, how it is bought and where."""
+        """The priced item, for people: machine type, capacity type and place."""
         return f"{self.machine_type} {self.capacity_type} in {self.zone or self.region}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
-    """What the ledger knows of a window."""
+    """The facts of a window in the ledger."""
 
     runs: Sequence[Run]
     activity: Mapping[str, Sequence[ActivityHour]] = field(default_factory=dict[str, Sequence[ActivityHour]])
     first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     reservations: Sequence[Reservation] = ()
     declared: DeclaredCosts = DeclaredCosts()
-    """At the end of the window."""
+    """The declared costs at the end of the window."""
     coverage: Coverage = field(default_factory=lambda: Coverage(DeclaredCosts(), ()))
-    """Of all runs of the window, also where `runs` are fewer."""
+    """The coverage of all runs of the window, even if `runs` contains fewer."""
     known: tuple[datetime, datetime] | None = None
     """First and last complete pass. Shared resources are charged between these two times."""
     gaps: Sequence[tuple[datetime, datetime]] = ()
@@ -107,10 +107,10 @@ class LedgerFacts:
     whose: Sequence[PricingPeriod] = ()
     """Pricing periods whose models and owners apply; empty: those of `periods`."""
     closed: Sequence["ClosedFacts"] = ()
-    """Spans of the window that have facts of their own, in the order of time."""
+    """Closed spans of the window, which have their own facts, in the order of time."""
 
     def over_time(self, book: PriceBook) -> Sequence[PricingPeriod]:
-        """The pricing periods; one that covers all of time, with prices from `book`, where there are none."""
+        """The pricing periods; if there are none, one that covers all of time, with prices from `book`."""
         always = PricingPeriod(since=EVER, until=FOREVER, declared=self.declared, coverage=self.coverage, book=book)
         return self.periods or (always,)
 
@@ -144,10 +144,10 @@ def charges(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = False
 ) -> Iterator[Charge]:
     """Every charge of the window, run by run. Raises MissingPriceError unless unpriced rows are allowed."""
-    # the difference of two times of one zone is that of its clocks, which is wrong in a DST night
+    # Python subtracts times of one zone by their wall clocks, which is wrong in a DST night: use UTC
     for part, start, end in facts.over(since.astimezone(UTC), until.astimezone(UTC)):
         yield from _of_runs(part, book, start, end, allow_unpriced=allow_unpriced)
-        yield from _standing(part, book, start, end, allow_unpriced=allow_unpriced)
+        yield from _fixed_charges(part, book, start, end, allow_unpriced=allow_unpriced)
 
 
 def _of_runs(
@@ -168,15 +168,15 @@ def _of_runs(
         yield from _with_instance(run, history.periods, with_each, plain)
 
 
-def standing(
+def fixed_charges(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool = True
 ) -> Iterator[Charge]:
     """Charges that do not depend on running instances: unused paid capacity and shared resources."""
     for part, start, end in facts.over(since, until):
-        yield from _standing(part, book, start, end, allow_unpriced=allow_unpriced)
+        yield from _fixed_charges(part, book, start, end, allow_unpriced=allow_unpriced)
 
 
-def _standing(
+def _fixed_charges(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime, *, allow_unpriced: bool
 ) -> Iterator[Charge]:
     yield from unused(facts, book, since, until, allow_unpriced=allow_unpriced)
@@ -247,7 +247,7 @@ def _of_run(history: _RunHistory, pricing: PricingOverTime, since: datetime, unt
 
 
 def _time(history: _RunHistory, pricing: PricingOverTime, start: datetime, stop: datetime) -> Iterator[Charge]:
-    for run, begin, finish in held(history.run, history.periods, start, stop):
+    for run, begin, finish in parts_by_owner(history.run, history.periods, start, stop):
         yield from _time_of(run, history, pricing, begin, finish)
 
 
@@ -316,7 +316,7 @@ def _at_the_end(history: _RunHistory, pricing: PricingOverTime) -> Iterator[Char
         begin = end - (MINIMUM - length)
         # the model and owner at its start: the time before the start is hypothetical
         rest = _RunHistory(
-            run=held_at(run, history.periods, run.started_at), hours=slots.ActivityTotals(()), ready=end
+            run=with_owner_at(run, history.periods, run.started_at), hours=slots.ActivityTotals(()), ready=end
         )
         for charge in _time(rest, pricing, begin, end):
             yield replace(charge, kind=ChargeKind.MINIMUM, start=end, end=end)
@@ -342,7 +342,7 @@ def unused(
             free = paid.instances - paid.elsewhere - used
             if free <= 0:
                 continue
-            for own, since_then, until_then in held(paid, facts.whose or facts.periods, begin, finish):
+            for own, since_then, until_then in parts_by_owner(paid, facts.whose or facts.periods, begin, finish):
                 for price, first, last in pricing.of_reservation(own, since_then, until_then):
                     yield _idle_declared(own, free, _declared_share(own, price), first, last)
 
@@ -388,7 +388,7 @@ def _with_instance(
         if start >= stop:
             continue
         sku = Sku(name=one.sku, region=run.region)
-        for own, since, until in held(run, periods, start, stop):
+        for own, since, until in parts_by_owner(run, periods, start, stop):
             for price, begin, finish in pricing.parts(sku, since, until):
                 usd = None if price is None else money.EXACT.multiply(price.usd_per_hour, one.units)
                 description = f"{one.units} units of {price.usd_per_hour} USD/h" if price is not None else ""

@@ -13,28 +13,28 @@ from typing import TypeVar
 from gpufleet.costs.pricing import PricingPeriod
 from gpufleet.ledger.facts import Reservation, Run
 
-_Thing = TypeVar("_Thing", Run, Reservation)
+_Owned = TypeVar("_Thing", Run, Reservation)
 
 
-def held(
-    thing: _Thing, periods: Sequence[PricingPeriod], start: datetime, end: datetime
-) -> Iterator[tuple[_Thing, datetime, datetime]]:
+def parts_by_owner(
+    owned: _Owned, periods: Sequence[PricingPeriod], start: datetime, end: datetime
+) -> Iterator[tuple[_Owned, datetime, datetime]]:
     """Yield the parts of a span, each with the model and owner of that part. Adjacent parts differ."""
-    last: tuple[_Thing, datetime] | None = None
+    last: tuple[_Owned, datetime] | None = None
     for period in periods:
         begin = max(period.since, start)
         if begin >= min(period.until, end):
             continue
-        own = _in(thing, period)
+        own = _in(owned, period)
         if last is None:
             last = own, begin
         elif own != last[0]:
             yield *last, begin
             last = own, begin
-    yield *(last or (thing, start)), end
+    yield *(last or (owned, start)), end
 
 
-def held_at(run: Run, periods: Sequence[PricingPeriod], moment: datetime) -> Run:
+def with_owner_at(run: Run, periods: Sequence[PricingPeriod], moment: datetime) -> Run:
     """The run with its model and owner at that moment."""
     return next((_in(run, period) for period in periods if period.since <= moment < period.until), run)
 
@@ -50,11 +50,11 @@ def changes(periods: Sequence[PricingPeriod], since: datetime, until: datetime) 
     ]
 
 
-def _in(thing: _Thing, period: PricingPeriod) -> _Thing:
-    if period.assumed or thing.pool is None:
-        return thing
+def _in(owned: _Owned, period: PricingPeriod) -> _Owned:
+    if period.assumed or owned.pool is None:
+        return owned
     model, owner = (
-        period.declared.models.get(thing.pool, thing.model),
-        period.declared.owners.get(thing.pool, thing.owner),
+        period.declared.models.get(owned.pool, owned.model),
+        period.declared.owners.get(owned.pool, owned.owner),
     )
-    return thing if (model, owner) == (thing.model, thing.owner) else replace(thing, model=model, owner=owner)
+    return owned if (model, owner) == (owned.model, owned.owner) else replace(owned, model=model, owner=owner)

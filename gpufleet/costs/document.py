@@ -56,7 +56,7 @@ def document(report: Report) -> dict[str, Any]:
         "timezone": scope.timezone,
         "made_at": instant(scope.now),
         "known_until": None if report.known_until is None else instant(report.known_until),
-        "state": report.standing.value,
+        "state": report.confirmation.value,
         "currency": "USD",
         "method": dict(METHOD),
         "notes": list(report.notes),

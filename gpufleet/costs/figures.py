@@ -53,7 +53,7 @@ class UnitCosts:
 
 @dataclass(slots=True)
 class Figure:
-    """What one part of a fleet cost and served in a window. Amounts in dollar-seconds, see gpufleet.domain.money."""
+    """The cost and the tokens of a part of a fleet in a window. Amounts are in dollar-seconds."""
 
     amounts: dict[UseState, Decimal] = field(default_factory=lambda: defaultdict[UseState, Decimal](Decimal))
     times: dict[UseState, timedelta] = field(default_factory=lambda: defaultdict[UseState, timedelta](timedelta))
@@ -61,20 +61,20 @@ class Figure:
     """Minimum charges and credits, which `amounts` already contain."""
     tokens: Tokens = Tokens()
     spot: Decimal = money.ZERO
-    """What spot cost where its on-demand price is known."""
+    """The cost of spot time with a known on-demand price."""
     spot_on_demand: Decimal = money.ZERO
-    """What the same time would have cost on demand."""
+    """The on-demand cost of the same time."""
     spot_uncompared: Decimal = money.ZERO
-    """What spot cost where no on-demand price is known."""
+    """The cost of spot time without a known on-demand price."""
     on_demand: Decimal = money.ZERO
     unpriced: int = 0
-    """Charges without a price: amounts are lower bounds then."""
+    """Charges without a price. If there are any, the amounts are lower bounds."""
     too_much: Decimal = money.ZERO
     """The largest amount by which `allocation` may be too high: see gpufleet.costs.uncertainty."""
     too_little: Decimal = money.ZERO
     """The largest amount by which `allocation` may be too low, as far as prices are known."""
     unbounded: int = 0
-    """Spans of unknown costs that have no price, either."""
+    """Spans of unknown cost without a price."""
     instances: set[str] = field(default_factory=set[str])
 
     def add(self, charge: Charge) -> None:
@@ -99,7 +99,7 @@ class Figure:
             self.spot = money.EXACT.add(self.spot, charge.amount)
             self.spot_on_demand = money.EXACT.add(self.spot_on_demand, charge.on_demand)
 
-    def doubt(self, span: UnknownSpan) -> None:
+    def add_unknown(self, span: UnknownSpan) -> None:
         """Add the bounds of an unknown cost."""
         self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
         if span.most is None:

@@ -34,7 +34,7 @@ def title(report: Report) -> str:
     """Environment and window, with its time zone."""
     scope = report.scope
     return (
-        f"{scope.environment} ({scope.cloud}, {scope.region}): list cost, {report.standing},"
+        f"{scope.environment} ({scope.cloud}, {scope.region}): list cost, {report.confirmation},"
         f" {clock(scope.since, scope.timezone)} to {clock(scope.until, scope.timezone)} {scope.timezone}"
     )
 

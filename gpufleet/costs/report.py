@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges
-from gpufleet.costs.cost_owners import held_at
+from gpufleet.costs.cost_owners import with_owner_at
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.speed import MeasuredSpeed
 from gpufleet.costs.teams import TeamShare, split
@@ -77,7 +77,7 @@ class Report:
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
-    standing: Confirmation = Confirmation.ESTIMATED
+    confirmation: Confirmation = Confirmation.ESTIMATED
     teams: Sequence[TeamShare] = ()
     """Pools that are split by engine seconds; `groups[By.TEAM]` holds the same sums."""
     cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
@@ -164,11 +164,11 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
     notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)
-    standing = Confirmation.FINAL if _covered(scope, known.confirmed) else Confirmation.ESTIMATED
+    confirmation = Confirmation.FINAL if _covered(scope, known.confirmed) else Confirmation.ESTIMATED
     return replace(
         report,
         notes=(*notes, *report.notes),
-        standing=standing,
+        confirmation=confirmation,
         reservations=paid,
         not_frozen=not_frozen,
         uncollected=uncollected(known, scope.since, min(scope.until, scope.now)),
@@ -247,14 +247,14 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
 
 
 def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be free)") -> str:
-    doubt = Figure()
+    figure = Figure()
     for span in spans:
-        doubt.doubt(span)
-    text = f"at most {money.usd(doubt.too_little, money.CENT)} USD more"
-    if doubt.unbounded:
-        text += f", and the cost of {doubt.unbounded} without a price"
-    if doubt.too_much:
-        text += f", or {money.usd(doubt.too_much, money.CENT)} USD less{why_less}"
+        figure.add_unknown(span)
+    text = f"at most {money.usd(figure.too_little, money.CENT)} USD more"
+    if figure.unbounded:
+        text += f", and the cost of {figure.unbounded} without a price"
+    if figure.too_much:
+        text += f", or {money.usd(figure.too_much, money.CENT)} USD less{why_less}"
     return text
 
 
@@ -308,13 +308,13 @@ def build(
         cells[_cell(charge)].add(charge)
     spans = list(unknown_spans(facts, book, scope.since, scope.until, scope.now))
     for span in spans:
-        cells[_cell(span.like)].doubt(span)
+        cells[_cell(span.like)].add_unknown(span)
     unmatched = Tokens()
     runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
     served_by: list[Run | None] = []
     for engine in engines:
         run = runs.get(engine.instance_id)
-        served_by.append(None if run is None else held_at(run, facts.periods, engine.last.at))
+        served_by.append(None if run is None else with_owner_at(run, facts.periods, engine.last.at))
         if (held := served_by[-1]) is None:
             unmatched += engine.tokens
         else:

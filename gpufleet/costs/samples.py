@@ -21,7 +21,7 @@ KEEP_EVERY: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricNames:
-    """The names of the metrics, as the engines and GPU exporters call them."""
+    """The names of the metrics of engines, GPU exporters and routers."""
 
     prompt: str
     cached: str
@@ -31,11 +31,11 @@ class MetricNames:
     process_start: str
     requests: tuple[str, ...]
     gpu_active: tuple[str, ...]
-    """First name that an instance serves wins."""
+    """In order of preference: the first one that an instance has is used."""
     teams: tuple[str, ...] = ()
     """The router's counters by key: engine seconds, tokens in, tokens out, answers without usage."""
     router_job: str = "router"
-    """What scrapes them: counters by key of any other job are not a router's."""
+    """Their scrape job: counters by key of other jobs are not those of a router."""
 
     def all(self) -> tuple[str, ...]:
         """Every name, for a selector."""
@@ -116,8 +116,8 @@ def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> lis
 
 
 def _by_copy(counters: Iterable[RawSeries]) -> list[Mapping[str, RawSeries]]:
-    """The counters of one engine, by name, of each set of labels under which they come (a second job, federation, two
-    replicas of a store). The set with the most samples is the first.
+    """The counters of one engine by name, for each set of labels (a second job, federation, two replicas of a store).
+    The set with the most samples is the first.
     """
     copies: dict[tuple[tuple[str, str], ...], dict[str, RawSeries]] = defaultdict(dict)
     for one in counters:
@@ -128,7 +128,7 @@ def _by_copy(counters: Iterable[RawSeries]) -> list[Mapping[str, RawSeries]]:
 
 
 def _once(copies: Sequence[RawSeries]) -> Sequence[ActivitySample]:
-    """The samples of one counter: those of its first copy, and samples of the others that are before or after these.
+    """The samples of one counter: all of its first copy, and those of other copies that are before or after these.
 
     The clocks of two stores may differ. A mix of both could seem to decrease, which counts as a restart.
     """
@@ -140,7 +140,7 @@ def _once(copies: Sequence[RawSeries]) -> Sequence[ActivitySample]:
 
 
 _Target = tuple[str, str, str]
-"""Instance id, job and scraped address: where both a counter and the start of its process come from."""
+"""Instance id, job and scraped address: the source of both a counter and the start of its process."""
 
 
 def _target(labels: Mapping[str, str]) -> _Target:
@@ -148,14 +148,14 @@ def _target(labels: Mapping[str, str]) -> _Target:
 
 
 def _address(labels: Mapping[str, str]) -> str:
-    """Where the series was scraped. A store that copies another's puts its own name there and keeps the address in
+    """The scraped address. A store that copies another's puts its own name there and keeps the address in
     `exported_instance` (Prometheus, "honor_labels").
     """
     return labels.get("exported_instance") or labels.get("instance", "")
 
 
 def team_readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[TeamReading]:
-    """What each router counted by key: one reading per key and five minutes, and the last one."""
+    """Readings of each router by key: one per key and five minutes, and the last one."""
     columns = dict(zip(names.teams, ("replica_ms", "tokens_in", "tokens_out", "unmetered"), strict=False))
     keys: dict[tuple[str, str, str, str], list[RawSeries]] = defaultdict(list)
     for one in series:
@@ -201,7 +201,7 @@ def activity(
     measure: Measure,
     floors: Mapping[str, float] = MappingProxyType({}),
 ) -> list[ActivityHour]:
-    """Busy and idle slots by instance. `floors`: noise floors of the GPUs of instances whose pool states its own."""
+    """Busy and idle slots by instance. `floors`: the GPU noise floor of instances whose pool sets one."""
     requests: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
     tokens: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
     gpus: dict[str, dict[str, list[Sequence[ActivitySample]]]] = defaultdict(lambda: defaultdict(list))
@@ -231,7 +231,7 @@ def _port(labels: Mapping[str, str]) -> str:
 
 
 class _Starts:
-    """When the process of an engine began, as its newest reading says; asked in the order of time."""
+    """The start of an engine's process, from its newest reading. Query it in the order of time."""
 
     def __init__(self, samples: Sequence[ActivitySample]) -> None:
         self._samples = samples

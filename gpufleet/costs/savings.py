@@ -31,7 +31,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avoided:
-    """What ending one instance saved."""
+    """The saving of ending one instance."""
 
     stop: Stop
     until: datetime
@@ -42,7 +42,7 @@ class Avoided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """What was saved in a window."""
+    """The savings in a window."""
 
     spot: Decimal
     """Against on-demand, as far as both prices are known; in dollar-seconds, like all of these."""
@@ -51,9 +51,9 @@ class Savings:
     fallback: Decimal
     """The cost of on-demand in pools that have spot."""
     uncompared: tuple[str, ...] = ()
-    """Spot capacity of which one of the two prices is unknown: `spot` leaves it out."""
+    """Spot capacity without one of the two prices: `spot` excludes it."""
     unpriced_fallback: tuple[str, ...] = ()
-    """What `fallback` leaves out, since it has no price."""
+    """On-demand capacity without a price: `fallback` excludes it."""
 
     @property
     def stopped(self) -> Decimal:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, LedgerFacts, charges, end_of, standing
+from gpufleet.costs.allocation import Charge, LedgerFacts, charges, end_of, fixed_charges
 from gpufleet.costs.slots import SLOT_US, SLOTS
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -96,7 +96,7 @@ def _in_span(facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime
     touching = [run for run in facts.runs if run.started_at < end and end_of(run) >= start]
     alone = replace(facts, runs=touching, reservations=(), known=None)
     yield from charges(alone, book, start, end, allow_unpriced=True)
-    yield from standing(facts, book, start, end)
+    yield from fixed_charges(facts, book, start, end)
 
 
 def lanes(facts: LedgerFacts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:

@@ -1,7 +1,7 @@
-"""How busy an instance was: ten-second slots, filled from samples of its engines and GPUs. Pure.
+"""The activity of an instance in ten-second slots, from samples of its engines and GPUs. Pure.
 
-A slot is *busy* when work was measured in it, *idle* when its engines had nothing to do and every GPU was
-inactive, and unknown otherwise. Unknown is not idle: it costs as used and is shown as unmeasured.
+A slot is *busy* if work was measured in it, *idle* if its engines had no requests and every GPU was inactive, and
+unknown otherwise. Unknown time is not idle: it counts as used and is shown as unmeasured.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ class ActivitySample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivitySignals:
-    """What was measured of one instance, each series apart and in the order of time."""
+    """The measurements of one instance, as separate series in the order of time."""
 
     requests: Sequence[Sequence[ActivitySample]] = ()
     """Requests in flight or queued, one series per engine."""
@@ -42,7 +42,7 @@ class ActivitySignals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """How samples are read."""
+    """How samples are interpreted."""
 
     reach: timedelta = timedelta(seconds=75)
     """The time between two samples further apart than this is unknown."""
@@ -90,7 +90,7 @@ class ActivityTotals:
         self._idle = list(accumulate((hour.idle.bit_count() for hour in ordered), initial=0))
 
     def measured(self, start: datetime, end: datetime) -> tuple[timedelta, timedelta]:
-        """How much of a span is known busy and known idle."""
+        """The known busy and the known idle time of a span."""
         first, last = microseconds(start), microseconds(end)
         begin, stop = -(-first // HOUR_US), last // HOUR_US
         busy = idle = 0
@@ -120,7 +120,7 @@ def _judge(
     busy: dict[int, int],
     works: Callable[[ActivitySample, ActivitySample], bool],
 ) -> dict[int, int]:
-    """Slots that the series knows of; those in which it `works` are added to `busy`."""
+    """Slots that the series covers; those in which it `works` are added to `busy`."""
     known: dict[int, int] = {}
     nothing, reach = timedelta(0), measure.reach
     # spans, not slots: most samples continue the span of the one before

@@ -46,7 +46,7 @@ class _Sum:
         else:
             self.amount = money.EXACT.add(self.amount, charge.amount)
 
-    def doubt(self, span: UnknownSpan) -> None:
+    def add_unknown(self, span: UnknownSpan) -> None:
         self.too_much = money.EXACT.add(self.too_much, money.EXACT.subtract(span.charged, span.least))
         if span.most is None:
             self.unpriced.add(span.like.priced_as)
@@ -82,7 +82,7 @@ def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -
     last = now if known.last is None else known.last.at
     horizon = last if now - last <= QUIET else now
     for span in unknown_spans(facts, known.book, since, until, horizon):
-        cells[span.like.pool or NONE, span.like.owner or NONE].doubt(span)
+        cells[span.like.pool or NONE, span.like.owner or NONE].add_unknown(span)
     total, pools = _Sum(), defaultdict[str, _Sum](_Sum)
     for (pool, _), part in cells.items():
         total.include(part)

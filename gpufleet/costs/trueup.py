@@ -1,12 +1,12 @@
 """Compares a bill with the ledger: the difference of each resource and its cause. Pure.
 
-Compared are: instances and capacity reservations by their ids; shared resources by their sku (the ids of volumes and
+It compares: instances and capacity reservations by their ids; shared resources by their sku (the ids of volumes and
 gateways are only in the bill); a Capacity Block together with its instances, since its fee pays for them; and the
 unused part of all spend commitments together.
 
-Everything is compared over the whole span; what differs by more than half a cent is compared again hour by hour (day
-by day, where the bill has no hours). There: hours part = (billed − known hours) × the known price, and the rest is
-price, so that both add up to the difference exactly. Computed minus the causes and the cents that agree is the bill.
+Everything is compared over the whole span. Differences of more than half a cent are compared again hour by hour (day
+by day, if the bill has no hours). There, the hours part is (billed − known hours) × the known price, and the price
+part is the remainder, so that both add up to the difference exactly.
 """
 
 from bisect import bisect_right
@@ -33,7 +33,7 @@ COMMITMENTS: Final = "commitments, not used"
 
 
 class DifferenceCause(StrEnum):
-    """Why bill and ledger differ."""
+    """The cause of a difference between bill and ledger."""
 
     PRICE = "price"
     HOURS = "hours"
@@ -43,9 +43,9 @@ class DifferenceCause(StrEnum):
     """Billed, and not in the ledger."""
     UNBILLED = "not in the bill"
     AHEAD = "paid ahead"
-    """A fee is billed at once, and computed over its time."""
+    """A fee is billed upfront, and computed over its time."""
     COVERAGE = "use of commitments"
-    """The cloud counted other hours as covered than we do."""
+    """The cloud covered other hours than the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class TrueUp:
     """Lines of shared resources that the fleet document does not list; not in `billed`."""
     differences: Sequence[Difference]
     unpriced: tuple[str, ...] = ()
-    """What has no price: `computed` is a lower bound then, and the bill of it is a difference of price."""
+    """Items without a price. If there are any, `computed` is a lower bound; their bill is a price difference."""
 
     @property
     def by_cause(self) -> dict[DifferenceCause, Fraction]:
@@ -98,7 +98,7 @@ def span_of(bill: Bill) -> tuple[datetime, datetime]:
 
 
 def true_up(bill: Bill, facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime) -> TrueUp:
-    """Compare the bill with the facts, without lines outside of the span. Raises BillError if days are missing."""
+    """Compare the bill with the facts, without lines outside the span. Raises BillError if days are missing."""
     keys = _Keys(facts)
     inside = [line for line in bill.lines if line.resource and since <= line.start < until]
     _refuse_short(inside, facts, since, until)
@@ -216,7 +216,7 @@ def _ours(
 def _shared_units(
     facts: LedgerFacts, book: PriceBook, since: datetime, until: datetime
 ) -> Iterator[tuple[str, datetime, datetime, Decimal]]:
-    """How much of each shared sku there was: its charges are cut into each pool's share."""
+    """The units of each shared sku over time, because its charges are split over the pools."""
     with_each = [(run.started_at, end_of(run)) for run in facts.runs]
     for declared in declared_spans(facts.over_time(book), since, until):
         one = declared.shared
@@ -227,7 +227,7 @@ def _shared_units(
 
 
 def _within(line: BillLine, since: datetime, until: datetime) -> _Billed | None:
-    """Instances by their start, as bills cut them by the hour; others, as months are, by their part in the span."""
+    """Lines of instances count where they start, because bills split them by hour; others by their share."""
     usd, hours = Fraction(line.usd), None if line.hours is None else Fraction(line.hours)
     if line.resource or line.start >= line.end:
         inside = since <= line.start < until
@@ -265,7 +265,7 @@ def _parts(
         by_hours = (hours - known_hours) * known_usd / known_hours if known_hours else usd - known_usd
         parts[DifferenceCause.HOURS] += by_hours
         parts[DifferenceCause.PRICE] += usd - known_usd - by_hours
-    # hours that the bill has no line for
+    # hours without a line in the bill
     parts[DifferenceCause.HOURS] -= computed - sum((usd for usd, _ in known.values()), Fraction(0))
     return parts
 
@@ -273,7 +273,7 @@ def _parts(
 def _ahead(
     block: BlockCommitment, lines: Sequence[_Billed], computed: Fraction
 ) -> dict[DifferenceCause, Fraction] | None:
-    """A fee that is billed at once; None: the bill spreads it as we do."""
+    """The parts of a fee that is billed upfront; None: the bill spreads it over time."""
     billed, upfront = _sum(lines), Fraction(block.upfront_usd)
     if any(line.fee for line in lines):
         return {DifferenceCause.PRICE: billed - upfront, DifferenceCause.AHEAD: upfront - computed}
@@ -281,10 +281,9 @@ def _ahead(
 
 
 def _cut(pieces: Iterable[_Piece], cells: Sequence[_Cell]) -> dict[_Cell, tuple[Fraction, Fraction]]:
-    """USD and hours of the pieces in each cell. `cells`: in their order, none over another.
+    """USD and hours of the pieces in each cell. `cells` are ordered and do not overlap.
 
-    The states of one span share it: each holds a part of its time. So every piece is cut as if it were even, and the
-    sums over all states are exact.
+    The states of a span share its time, so each piece is split evenly; the sums over all states are exact.
     """
     found = {cell: (Fraction(0), Fraction(0)) for cell in cells}
     ends = [end for _, end in cells]

@@ -18,7 +18,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final
 
-from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges, standing, unused
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges, fixed_charges, unused
 from gpufleet.costs.commitments import Coverage, DeclaredCosts, end_of
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -96,7 +96,7 @@ def _unknown_spans(
     for paid in facts.reservations:
         yield from _of_paid(paid, facts, book, (since, until), horizon)
     if facts.known is not None:
-        yield from _standing(facts, book, max(since, facts.known[1]), horizon)
+        yield from _fixed_charges(facts, book, max(since, facts.known[1]), horizon)
 
 
 def known_until(paid: Reservation) -> datetime:
@@ -278,7 +278,7 @@ def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
     )
 
 
-def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:
+def _fixed_charges(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:
     """Charges after the last pass that need no running instance: at most as if all resources still existed."""
     if facts.known is None or start >= horizon:
         return
@@ -294,7 +294,7 @@ def _standing(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: dat
         periods=[replace(period, coverage=Coverage(period.declared, runs)) for period in facts.periods],
     )
     bill: _Bill = {}
-    for charge in standing(later, book, start, horizon):
+    for charge in fixed_charges(later, book, start, horizon):
         _add(bill, charge)
     for like, amount in bill.values():
         yield UnknownSpan(

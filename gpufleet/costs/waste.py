@@ -43,7 +43,7 @@ class Waste:
     resources: tuple[str, ...]
     advice: str
     unpriced: tuple[str, ...] = ()
-    """What of it has no price: `amount` is a lower bound then."""
+    """Its charges without a price. If there are any, `amount` is a lower bound."""
 
 
 def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
@@ -88,7 +88,7 @@ def total(found: Iterable[Waste]) -> Decimal:
 
 
 def _long(unseen: Iterable[KeptUnseen], now: datetime) -> dict[str, list[tuple[datetime, datetime]]]:
-    """By instance: from when until when it was kept without metrics, where that was for longer than a day."""
+    """By instance: intervals longer than a day in which it was kept without metrics."""
     found: dict[str, list[tuple[datetime, datetime]]] = {}
     for one in unseen:
         end = one.until or now
@@ -137,7 +137,7 @@ def _advice(cause: WasteCause, resources: int, time: timedelta) -> str:
     match cause:
         case WasteCause.IDLE:
             return (
-                f"{count} idled {hours:.1f} h in all: run `gpufleet watch idle --apply` to end them,"
+                f"{count} idled {hours:.1f} h in total: run `gpufleet watch idle --apply` to end them,"
                 " or lower the pool's target or min"
             )
         case WasteCause.UNUSED:
@@ -149,7 +149,7 @@ def _advice(cause: WasteCause, resources: int, time: timedelta) -> str:
             )
         case WasteCause.UNSEEN:
             return (
-                f"{count} kept for {hours:.1f} h in all because their metrics are missing:"
+                f"{count} kept for {hours:.1f} h in total because their metrics are missing:"
                 " check that Prometheus reaches the engine and the GPU exporter (`gpufleet watch why INSTANCE`)"
             )
         case WasteCause.MINIMUM:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, UseState, charges, standing, unused
+from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, UseState, charges, fixed_charges, unused
 from gpufleet.costs.commitments import BlockCommitment, Coverage, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price, Rank
@@ -275,14 +275,14 @@ def test_shared_cost_is_split_over_pools_only_while_it_is_known() -> None:
         part("0.030000000", "216", "1", pool="batch", model=None, owner="research"),
         part("0.060000000", "432", "2", pool="chat", owner=None),
     )
-    same(standing(given, book(), T0, T0 + 4 * HOUR), *rows)
+    same(fixed_charges(given, book(), T0, T0 + 4 * HOUR), *rows)
     same(bill(given, 0, 4), *rows)
-    inside = [(c.start, c.end) for c in standing(given, book(), T0 + 1.5 * HOUR, T0 + 2 * HOUR)]
+    inside = [(c.start, c.end) for c in fixed_charges(given, book(), T0 + 1.5 * HOUR, T0 + 2 * HOUR)]
     assert inside == [(T0 + 1.5 * HOUR, T0 + 2 * HOUR)] * 2
-    assert list(standing(given, book(), T0, T0 + HOUR)) == []
-    assert list(standing(replace(given, known=None), book(), T0, T0 + 4 * HOUR)) == []
+    assert list(fixed_charges(given, book(), T0, T0 + HOUR)) == []
+    assert list(fixed_charges(replace(given, known=None), book(), T0, T0 + 4 * HOUR)) == []
     unassigned = {"resource": "NAT gateway", "zone": "", "pool": None, "model": None, "owner": None}
-    same(standing(given, book({}), T0, T0 + 2 * HOUR), of_shared(sku, 1, 2, None, None, **unassigned))
+    same(fixed_charges(given, book({}), T0, T0 + 2 * HOUR), of_shared(sku, 1, 2, None, None, **unassigned))
     with pytest.raises(MissingPriceError, match="nat-gateway"):
         bill(given, 0, 4, book({}))
 
@@ -299,13 +299,13 @@ def test_unused_commitment_is_charged() -> None:
         return of_shared("commitment:sp-1", begin, end, seconds, mine, **(unassigned | more))
 
     same(
-        standing(given, book(), T0 - HOUR, T0 + 4 * HOUR),
+        fixed_charges(given, book(), T0 - HOUR, T0 + 4 * HOUR),
         unused_part(0, 1, "1", "3600"),
         unused_part(1, 2, "0.4", "1440"),
         unused_part(2, 3, "1", "3600"),
     )
-    same(standing(given, book(), T0 + 1.5 * HOUR, T0 + 1.75 * HOUR), unused_part(1.5, 1.75, "0.4", "360"))
-    assert list(standing(replace(given, known=None), book(), T0, T0 + HOUR)) == []
+    same(fixed_charges(given, book(), T0 + 1.5 * HOUR, T0 + 1.75 * HOUR), unused_part(1.5, 1.75, "0.4", "360"))
+    assert list(fixed_charges(replace(given, known=None), book(), T0, T0 + HOUR)) == []
     covered, *_ = bill(given, 1, 2)
     assert covered.price is not None and covered.price.usd_per_hour == Decimal("0.6")
 

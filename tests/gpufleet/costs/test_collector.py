@@ -318,7 +318,7 @@ def test_accounts_that_use_a_reservation_are_named_where_the_cloud_reports_them(
         (found,) = reservations(connection, FLEET, at(0), at(3600))
     assert (found.elsewhere, found.accounts) == (2, accounts)
     made = report(ledger)
-    assert f"2.3 instance-hours were used outside of this fleet ({text})" in " ".join(made.notes)
+    assert f"2.3 instance-hours were used outside this fleet ({text})" in " ".join(made.notes)
     (row,) = document(made)["reservations"]
     named = [(None, 2)] if accounts is None else sorted(accounts.items())
     assert row["used_elsewhere_by"] == [{"account": account, "instances": count} for account, count in named]

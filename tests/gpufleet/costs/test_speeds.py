@@ -187,4 +187,4 @@ def test_html_report_shows_the_measured_rate(large: Path) -> None:
     )
     text = out.read_text(encoding="utf-8")
     assert "<h2>Tokens per second and GPU</h2>" in text and "<td>8 x H100-80GB</td>" in text
-    assert "Where it was measured" in text and "Llama-3.1-70B on 8 x H100-80GB" in text
+    assert "Sources of the references" in text and "Llama-3.1-70B on 8 x H100-80GB" in text

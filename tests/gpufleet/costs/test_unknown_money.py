@@ -280,7 +280,7 @@ def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> N
     found = reports.digest(fleet, window(), True)
     text = as_text(found)
     assert "idle, starting, unused: at least 0.0000 USD" in text
-    assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in all" in text
+    assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in total" in text
     assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in text
     assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price of x99.giant on-demand" in text
     whole = reports.digest_json(found)
