@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpufleet.costs.pricing import PricingPeriod
 from gpufleet.ledger.facts import Reservation, Run
 
-_Owned = TypeVar("_Thing", Run, Reservation)
+_Owned = TypeVar("_Owned", Run, Reservation)
 
 
 def parts_by_owner(
