@@ -18,7 +18,7 @@ FROM_THE_CLOUD: Final = frozenset({Reason.NO_SPOT, Reason.QUOTA})
 """Reasons whose detail is the cloud's message."""
 OBSTACLES: Final = FROM_THE_CLOUD | {
     Reason.ZONE_BACKING_OFF,
-    Reason.SPOT_TOO_DEAR,
+    Reason.SPOT_TOO_EXPENSIVE,
     Reason.BOOTS_FAILING,
     Reason.POOL_CEILING,
     Reason.STARTS_CEILING,

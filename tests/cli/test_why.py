@@ -39,7 +39,9 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
     engine.dispose()
     lines = explained("chat", "--fleet", str(path)).splitlines()
     at = (fleets.NOW + timedelta(minutes=1)).isoformat(timespec="seconds")
-    assert groups and lines[-len(groups) :] == [f"last of {name}, {at}: keep, no spot to be had" for name in groups]
+    assert groups and lines[-len(groups) :] == [
+        f"last of {name}, {at}: keep, no spot capacity available" for name in groups
+    ]
     assert not any(line.startswith("last of") for line in lines[: -len(groups)])
     assert "last of" not in explained(groups[0], "--fleet", str(path))
 

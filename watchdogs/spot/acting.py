@@ -32,7 +32,7 @@ LONGEST_POLL: Final = timedelta(seconds=15)
 """Longest interval between two polls for answers of groups. The interval doubles each time."""
 AWAITED: Final = frozenset({Reason.SPOT_WANTED, Reason.SAFER_ZONE, Reason.RESERVED_IN_FULL})
 """Reasons of growth whose answer decides whether on-demand is bought."""
-_DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_DEAR, Reason.BOOTS_FAILING})
+_DRY: Final = frozenset({Reason.NO_SPOT, Reason.ZONE_BACKING_OFF, Reason.SPOT_TOO_EXPENSIVE, Reason.BOOTS_FAILING})
 """Reasons of the decisions about the spot groups of a pool when no zone has spot capacity."""
 RULES: Final = ExecutionRules(
     watchdog=WATCHDOG,

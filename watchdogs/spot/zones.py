@@ -256,7 +256,7 @@ def _too_expensive(pool: SpotPool, group: GroupView) -> Objection | None:
     ceiling = pool.on_demand_usd * pool.policy.price_ceiling
     if group.usd_per_hour < min(ceiling, pool.on_demand_usd):
         return None
-    return Objection(reason=Reason.SPOT_TOO_DEAR, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
+    return Objection(reason=Reason.SPOT_TOO_EXPENSIVE, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
 
 
 def unpriced(pool: SpotPool, group: GroupView) -> str | None:
