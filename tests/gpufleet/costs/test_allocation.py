@@ -108,14 +108,14 @@ def test_missing_price_raises_unless_unpriced_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("cloud", "seconds", "cause", "expected"),
     [
-        pytest.param(Cloud.AWS, 3599, EndCause.PREEMPTED, "0", id="AWS took it within the first hour"),
-        pytest.param(Cloud.AWS, 3600, EndCause.PREEMPTED, "0.36", id="AWS took it after an hour"),
-        pytest.param(Cloud.AWS, 1800, EndCause.ENDED, "0.18", id="we ended it"),
-        pytest.param(Cloud.AWS, 20, EndCause.ENDED, "0.006", id="a minute at least"),
-        pytest.param(Cloud.AWS, 0, EndCause.ENDED, "0.006", id="a minute for nothing"),
+        pytest.param(Cloud.AWS, 3599, EndCause.PREEMPTED, "0", id="preempted by AWS within the first hour"),
+        pytest.param(Cloud.AWS, 3600, EndCause.PREEMPTED, "0.36", id="preempted by AWS after an hour"),
+        pytest.param(Cloud.AWS, 1800, EndCause.ENDED, "0.18", id="ended by a watchdog"),
+        pytest.param(Cloud.AWS, 20, EndCause.ENDED, "0.006", id="the minimum of a minute"),
+        pytest.param(Cloud.AWS, 0, EndCause.ENDED, "0.006", id="a minute without charge"),
         pytest.param(Cloud.AWS, 60, EndCause.ENDED, "0.006", id="a minute"),
-        pytest.param(Cloud.GCP, 59, EndCause.PREEMPTED, "0", id="Google took it within the first minute"),
-        pytest.param(Cloud.GCP, 1800, EndCause.PREEMPTED, "0.18", id="Google took it after a minute"),
+        pytest.param(Cloud.GCP, 59, EndCause.PREEMPTED, "0", id="preempted by Google within the first minute"),
+        pytest.param(Cloud.GCP, 1800, EndCause.PREEMPTED, "0.18", id="preempted by Google after a minute"),
     ],
 )
 def test_billing_rules_at_the_end_of_a_run(cloud: Cloud, seconds: int, cause: EndCause, expected: str) -> None:

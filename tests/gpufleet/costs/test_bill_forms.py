@@ -65,7 +65,7 @@ EXTRA = {
             kind("SavingsPlanCoveredUsage", "9", savings_plan_savings_plan_effective_cost="0.4"), {"i-1": "0.4"},
             id="covered by a plan",
         ),
-        pytest.param(kind("SavingsPlanNegation", "-9"), {}, id="what the plan takes off the list price"),
+        pytest.param(kind("SavingsPlanNegation", "-9"), {}, id="the plan's discount on the list price"),
         pytest.param(kind("SavingsPlanUpfrontFee", "900"), {}, id="paid ahead for a plan"),
         pytest.param(kind("RIFee", "900", line_item_resource_id=""), {"": "0.75"}, id="unused part of a reservation"),
         pytest.param(kind("EdpDiscount", "-0.1"), {"i-1": "-0.1"}, id="a discount on an instance"),
@@ -90,7 +90,7 @@ def test_aws_bill_lines(tmp_path: Path, row: dict[str, str], expected: dict[str,
         pytest.param(google("0.3"), {NAME: "0.3"}, id="an instance"),
         pytest.param(
             google("0.3", resource={"name": NAME, "global_name": f"{PLACE}/4567890123456789012"}), {NAME: "0.3"},
-            id="numbered in one of its names",
+            id="a number in one of its names",
         ),
         pytest.param(
             google("0.3", resource={"name": "projects/1/instances/" + NAME, "global_name": ""}), {NAME: "0.3"},
@@ -134,14 +134,14 @@ def test_folder_holds_the_parts_of_one_bill(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "message"),
     [
-        pytest.param("b.csv.gz", gzip.compress(b"a,b\n")[:-6], "cannot be read completely", id="cut gzip"),
+        pytest.param("b.csv.gz", gzip.compress(b"a,b\n")[:-6], "cannot be read completely", id="truncated gzip"),
         pytest.param("b.csv.gz", b"\x1f\x8b\x08 and no more", "cannot be read completely", id="no gzip"),
         pytest.param(
-            "b.csv", b'a,b\n"' + b"x" * 140_000 + b'",1\n', "is not a valid CSV table", id="an endless field"
+            "b.csv", b'a,b\n"' + b"x" * 140_000 + b'",1\n', "is not a valid CSV table", id="an unclosed field"
         ),
-        pytest.param("b.jsonl", b'{"cost": 1\n', "line 1: expected a JSON object", id="cut JSON"),
+        pytest.param("b.jsonl", b'{"cost": 1\n', "line 1: expected a JSON object", id="truncated JSON"),
         pytest.param("b.jsonl", b"[1]\n", "line 1: expected a JSON object", id="a list"),
-        pytest.param("none/b.txt", b"x", "contains no bill", id="a folder without one"),
+        pytest.param("none/b.txt", b"x", "contains no bill", id="a folder without a bill"),
     ],
 )
 def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body: bytes, message: str) -> None:
@@ -156,13 +156,17 @@ def test_unreadable_files_are_named_in_the_error(tmp_path: Path, name: str, body
     ("row", "message"),
     [
         pytest.param(
-            google("1", sku="none"), "row 1: a column contains a value of another type", id="a word for a map"
+            google("1", sku="none"),
+            "row 1: a column contains a value of another type",
+            id="text instead of an object",
         ),
         pytest.param(
-            google("1", resource=[NAME]), "row 1: a column contains a value of another type", id="a list for a map"
+            google("1", resource=[NAME]),
+            "row 1: a column contains a value of another type",
+            id="a list instead of an object",
         ),
         pytest.param(google("1", cost="NaN"), "row 1: expected an amount, got 'NaN'", id="no cost"),
-        pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number for a time"),
+        pytest.param(google("1", usage_start_time=5), "row 1: ", id="a number instead of a time"),
     ],
 )
 def test_rows_with_unexpected_columns_are_named_in_the_error(
@@ -208,16 +212,16 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
         pytest.param(lambda text: text.replace('","', '";"'), "separated by commas, got ';'", id="semicolon"),
         pytest.param(lambda text: text.replace('","', '"\t"'), r"separated by commas, got '\\t'", id="tabs"),
         pytest.param(lambda text: text[:-300], "is not a valid CSV table: unexpected end of data",
-                     id="cut in a field"),
+                     id="truncated in a field"),
         pytest.param(lambda text: text[: text.rindex('"')], "is not a valid CSV table: unexpected",
-                     id="cut in the last field"),
+                     id="truncated in the last field"),
         pytest.param(lambda text: text.replace('"SkuId"', '"EffectiveCost"'),
                      "the column 'EffectiveCost' occurs twice",
                      id="a column twice"),
         pytest.param(lambda text: text.replace('"2024-09-27 16:00:00"', '"2024-09-27 14:00:00"'),
                      r"row 1: ends \(2024-09-27T14:00Z\) before it starts", id="an end before its start"),
         pytest.param(lambda text: text.replace('"2024-09-27 16:00:00"', '"9999-12-31T23:59:59-10:00"'),
-                     "row 1: an amount or a time is out of range", id="after all time"),
+                     "row 1: an amount or a time is out of range", id="after the last possible time"),
         *(pytest.param(lambda text, usd=usd: text.replace('2.00000000000","Amazon', f'{usd}","Amazon'),
                        message, id=usd)
           for usd, message in (("1e400", "expected an amount below 10{15},"), ("1E+30",
@@ -227,8 +231,8 @@ def varied(path: Path, change: Callable[[str], str]) -> Path:
         pytest.param(lambda text: text.replace('"USD"', '"EUR"', 1), "row 1: expected the currency USD, got 'EUR'",
                      id="one row in euros"),
         pytest.param(lambda text: text + text[text.index("\n") + 1 :], "every row occurs twice in the bill",
-                     id="twice"),
-        pytest.param(lambda text: text[: text.index("\n") + 1], "has no rows", id="its header alone"),
+                     id="rows twice"),
+        pytest.param(lambda text: text[: text.index("\n") + 1], "has no rows", id="only the header"),
         pytest.param(lambda text: "", "has no rows", id="nothing"),
     ],
 )  # fmt: skip
@@ -243,7 +247,7 @@ def test_corrupted_real_bill_is_refused_with_the_cause(
     "change",
     [
         pytest.param(lambda text: "\ufeff" + text, id="a byte order mark"),
-        pytest.param(lambda text: text.replace("\n", "\r\n"), id="line ends of Windows"),
+        pytest.param(lambda text: text.replace("\n", "\r\n"), id="Windows line endings"),
         pytest.param(lambda text: text.replace('"2024-09-27 15:00:00"', '"2024-09-27T17:00:00+02:00"'), id="a zone"),
         pytest.param(lambda text: text + "\n\n", id="empty lines"),
     ],

@@ -116,8 +116,8 @@ def test_run_is_split_by_use_state() -> None:
     [
         pytest.param(0, 0, id="at the launch"),
         pytest.param(4, 4, id="at the end"),
-        pytest.param(-0.01, 0, id="before the launch: another run's"),
-        pytest.param(4.01, 0, id="behind the end: another run's"),
+        pytest.param(-0.01, 0, id="before the launch: another run"),
+        pytest.param(4.01, 0, id="after the end: another run"),
     ],
 )
 def test_starting_state_ends_with_the_first_sign_of_the_engine(sign: float, starting: float) -> None:
@@ -190,9 +190,9 @@ def test_unused_declared_instances_are_charged() -> None:
     [
         pytest.param({}, 1, 4, id="until it was last seen"),
         pytest.param({"ends_at": T0 + 2 * HOUR}, 1, 2, id="until it ends"),
-        pytest.param({"ends_at": T0 + 9 * HOUR}, 1, 4, id="an end to come"),
-        pytest.param({"started_at": T0 + 3 * HOUR}, 3, 4, id="since it began"),
-        pytest.param({"last_seen_at": T0 + HOUR}, None, None, id="gone before"),
+        pytest.param({"ends_at": T0 + 9 * HOUR}, 1, 4, id="an end in the future"),
+        pytest.param({"started_at": T0 + 3 * HOUR}, 3, 4, id="since its start"),
+        pytest.param({"last_seen_at": T0 + HOUR}, None, None, id="ended before"),
     ],
 )
 def test_period_for_which_a_reservation_is_charged(

@@ -98,7 +98,7 @@ CHANGES = [
                  "+0.00 USD (pool batch -0.32, pool chat +0.32", id="max"),
     pytest.param(lambda at: pools(at, lambda all: all[0].update(owner="others")),
                  "+0.00 USD (team others +0.40, team search -0.40)", id="owner"),
-    pytest.param(lambda at: pools(at, lambda all: all.pop(0)), "pool chat -0.40", id="a pool less"),
+    pytest.param(lambda at: pools(at, lambda all: all.pop(0)), "pool chat -0.40", id="a removed pool"),
     pytest.param(lambda at: pools(at, lambda all: all[0].update(team_split="engine-seconds")), "", id="team split"),
     pytest.param(lambda at: pools(at, lambda all: all[0].update(model="m/other", model_source="hf://a/b")), "",
                  id="model"),

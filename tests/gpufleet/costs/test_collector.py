@@ -278,9 +278,9 @@ def test_repeated_late_and_parallel_passes_leave_the_same_rows(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("available", "elsewhere"),
     [
-        pytest.param(3, 0, id="ours alone"),
-        pytest.param(1, 2, id="two of others"),
-        pytest.param(4, 0, id="ours is not counted yet"),
+        pytest.param(3, 0, id="used only by this fleet"),
+        pytest.param(1, 2, id="two used by others"),
+        pytest.param(4, 0, id="own instance not counted yet"),
         pytest.param(None, 0, id="the cloud does not report it"),
     ],
 )
@@ -303,7 +303,7 @@ OWN, OTHER = "111111111111", "222222222222"
         pytest.param({OWN: 1, OTHER: 2}, {OTHER: 2}, f"account {OTHER}: 2.3", id="another account"),
         pytest.param({OWN: 3}, {OWN: 2}, f"account {OWN}: 2.3", id="another fleet of this account"),
         pytest.param({OWN: 2, OTHER: 1}, {OTHER: 1, OWN: 1}, f"account {OWN}: 1.2, account {OTHER}: 1.2", id="both"),
-        pytest.param({OWN: 1, OTHER: 5}, None, "other accounts: 2.3", id="of another moment"),
+        pytest.param({OWN: 1, OTHER: 5}, None, "other accounts: 2.3", id="of another time"),
         pytest.param(None, None, "other accounts: 2.3", id="not allowed"),
     ],
 )
@@ -482,7 +482,7 @@ def ending(second: float, name: str = "i-spot", *, preempted: bool = False) -> I
         pytest.param([ending(1700, preempted=True)], 1800, EndCause.PREEMPTED, True, id="a notice, then seen alive"),
         pytest.param([ending(2050), ending(2000, preempted=True)], 2000, EndCause.PREEMPTED, True, id="the first"),
         pytest.param([ending(2000, "i-other")], 2100, EndCause.ABSENT, False, id="of another instance"),
-        pytest.param([ending(-500)], 2100, EndCause.ABSENT, False, id="of an older life of that name"),
+        pytest.param([ending(-500)], 2100, EndCause.ABSENT, False, id="of an earlier run with that name"),
         pytest.param([], 2100, EndCause.ABSENT, False, id="nothing reported"),
     ],
 )
@@ -556,7 +556,7 @@ def test_unreadable_instance_has_not_ended_and_the_others_are_recorded(ledger: E
 
 @pytest.mark.parametrize(
     ("before", "noted"),
-    [pytest.param(True, 0, id="it was there before"), pytest.param(False, None, id="never seen before")],
+    [pytest.param(True, 0, id="seen before"), pytest.param(False, None, id="never seen before")],
 )
 def test_unreadable_instance_is_not_counted_as_use_of_a_reservation_by_others(
     ledger: Engine, sources: FakeSources, before: bool, noted: int | None
@@ -644,7 +644,7 @@ def test_undated_end_is_between_two_passes(
 @pytest.mark.parametrize(
     ("state", "runs"),
     [
-        pytest.param(InstanceState.TERMINATED, 1, id="terminated: it ended lately"),
+        pytest.param(InstanceState.TERMINATED, 1, id="terminated: it ended recently"),
         pytest.param(InstanceState.STOPPING, 1, id="stopping: it ends now"),
         pytest.param(InstanceState.STOPPED, 0, id="stopped: perhaps weeks ago"),
     ],
@@ -687,10 +687,10 @@ def test_termination_by_the_fleet_dates_an_end_that_the_cloud_does_not(
 @pytest.mark.parametrize(
     ("ours", "preempted", "end", "cause", "exact"),
     [
-        pytest.param(2000, False, 2000, EndCause.ENDED, True, id="ours"),
+        pytest.param(2000, False, 2000, EndCause.ENDED, True, id="ended by a watchdog"),
         pytest.param(1700, False, 2100, EndCause.ENDED, False, id="before it was last seen: that end failed"),
-        pytest.param(None, True, 2100, EndCause.PREEMPTED, False, id="taken"),
-        pytest.param(2000, True, 2000, EndCause.PREEMPTED, False, id="taken before we ended it"),
+        pytest.param(None, True, 2100, EndCause.PREEMPTED, False, id="preempted without a time"),
+        pytest.param(2000, True, 2000, EndCause.PREEMPTED, False, id="preempted before a watchdog ended it"),
     ],
 )
 def test_termination_by_the_fleet_dates_an_end_that_the_cloud_lists_without_a_time(  # noqa: PLR0913
@@ -728,7 +728,7 @@ def test_instance_terminated_before_any_pass_saw_it_has_the_time_of_the_terminat
 
 @pytest.mark.parametrize(
     ("preempted", "credit"),
-    [pytest.param(True, True, id="AWS took it"), pytest.param(False, False, id="we ended it")],
+    [pytest.param(True, True, id="preempted by AWS"), pytest.param(False, False, id="ended by a watchdog")],
 )
 def test_first_hour_is_credited_only_when_aws_ended_the_instance(
     ledger: Engine, sources: FakeSources, preempted: bool, credit: bool

@@ -51,7 +51,7 @@ ONE = [counter("p", range(0, 601, 10)), counter("g", range(0, 601, 10))]
             {"job": "federate", "instance": "prometheus:9090", "exported_instance": "10.0.0.1:8000"},
             id="federation that puts its own name first",
         ),
-        pytest.param({"pod": "chat-0"}, id="a label of its own"),
+        pytest.param({"pod": "chat-0"}, id="a separate label"),
     ],
 )
 @pytest.mark.parametrize("skew", [0, 0.2, -0.2, 7.5])

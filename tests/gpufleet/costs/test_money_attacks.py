@@ -89,7 +89,7 @@ def test_one_unknown_machine_type_does_not_hide_the_others() -> None:
     ("start", "length", "expected"),
     [
         pytest.param(0, 76, "1.52", id="76 s (#4057: negative minutes)"),
-        pytest.param(3_599, 1, "0.02", id="one second over no border (#656: always an hour)"),
+        pytest.param(3_599, 1, "0.02", id="one second within an hour (#656: always an hour)"),
         pytest.param(1_234, 86_400, "1728", id="24 h from an odd second (#3164: 23.91667 h)"),
         pytest.param(0, 300, "6", id="five minutes (#2096: lost)"),
     ],

@@ -151,7 +151,7 @@ WINDOWS = [
     pytest.param("2026-10-25", "2026-10-26", 0, 25 * 3600, id="the day of 25 hours"),
     pytest.param("2026-10-24", "2026-10-27", -DAY, 25 * 3600 + DAY, id="three days"),
     # 02:30 occurs twice in that night: in summer time and in winter time
-    pytest.param("2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00", 9_000, 12_600, id="the hour that comes twice"),
+    pytest.param("2026-10-25T02:30+02:00", "2026-10-25T02:30+01:00", 9_000, 12_600, id="the hour that repeats"),
 ]
 
 

@@ -63,7 +63,7 @@ def usd(rows: Sequence[Charge]) -> Decimal:
     ("prod", "search", "others", "unused"),
     [
         pytest.param(2, 2, 0, ("0", "0"), id="full"),
-        pytest.param(2, 0, 2, ("0", "0"), id="full, half of it of others"),
+        pytest.param(2, 0, 2, ("0", "0"), id="full, half used by others"),
         pytest.param(2, 1, 0, ("275", "275"), id="one instance unused"),
         pytest.param(1, 1, 1, ("275", "275"), id="one instance unused, one of others"),
         pytest.param(0, 0, 0, ("1100", "1100"), id="empty"),

@@ -102,12 +102,12 @@ def hour(usd: float, tokens: int = 1_000_000) -> Hour:
         pytest.param(hour(10), [hour(10), hour(11), hour(9)], [], id="as usual"),
         pytest.param(hour(15), [hour(10)], [], id="at the limit"),
         pytest.param(hour(16), [hour(10)], ["USD/h", "USD per million tokens"], id="more expensive"),
-        pytest.param(hour(10, 100), [hour(10)], ["USD per million tokens"], id="fewer tokens for the money"),
+        pytest.param(hour(10, 100), [hour(10)], ["USD per million tokens"], id="fewer tokens for the same cost"),
         pytest.param(hour(10, 0), [hour(10)], [], id="no tokens, no ratio"),
         pytest.param(hour(0.9), [hour(0.1)], [], id="small change"),
-        pytest.param(hour(2, 1), [hour(0, 0)], ["USD/h"], id="from nothing"),
-        pytest.param(hour(0.9), [hour(0, 0)], [], id="a small rise from nothing"),
-        pytest.param(hour(0, 0), [hour(2)], ["USD/h"], id="to nothing"),
+        pytest.param(hour(2, 1), [hour(0, 0)], ["USD/h"], id="an increase from zero"),
+        pytest.param(hour(0.9), [hour(0, 0)], [], id="a small increase from zero"),
+        pytest.param(hour(0, 0), [hour(2)], ["USD/h"], id="a decrease to zero"),
     ],
 )
 def test_anomaly_differs_strongly_from_the_same_hour_of_other_weeks(
@@ -134,10 +134,12 @@ def test_hour_of_a_figure_is_the_hour_of_its_charges() -> None:
 @pytest.mark.parametrize(
     ("moment", "zone", "hours"),
     [
-        pytest.param(datetime(2026, 10, 5, tzinfo=UTC), "Europe/Berlin", 31 * 24 + 1, id="an hour twice"),
-        pytest.param(datetime(2026, 3, 5, tzinfo=UTC), "Europe/Berlin", 31 * 24 - 1, id="an hour missing"),
+        pytest.param(datetime(2026, 10, 5, tzinfo=UTC), "Europe/Berlin", 31 * 24 + 1, id="an hour that repeats"),
+        pytest.param(datetime(2026, 3, 5, tzinfo=UTC), "Europe/Berlin", 31 * 24 - 1, id="an hour that is skipped"),
         pytest.param(datetime(2026, 12, 31, 23, 30, tzinfo=UTC), "UTC", 31 * 24, id="December"),
-        pytest.param(datetime(2026, 12, 31, 23, 30, tzinfo=UTC), "Europe/Berlin", 31 * 24, id="January there"),
+        pytest.param(
+            datetime(2026, 12, 31, 23, 30, tzinfo=UTC), "Europe/Berlin", 31 * 24, id="January in the time zone"
+        ),
         pytest.param(datetime(2028, 2, 29, tzinfo=UTC), "UTC", 29 * 24, id="leap year"),
     ],
 )
@@ -181,11 +183,11 @@ def test_forecast_is_at_least_the_spend_and_within_its_range(
 @pytest.mark.parametrize(
     ("spent", "expected", "state", "crossed"),
     [
-        pytest.param("10", "90", BudgetState.WITHIN, 0, id="well within"),
+        pytest.param("10", "90", BudgetState.WITHIN, 0, id="well within the budget"),
         pytest.param("50", "90", BudgetState.WARNED, 1, id="half"),
         pytest.param("81", "90", BudgetState.WARNED, 2, id="four fifths"),
         pytest.param("10", "101", BudgetState.WILL_EXCEED, 0, id="will be exceeded"),
-        pytest.param("100", "100", BudgetState.WARNED, 3, id="all of it"),
+        pytest.param("100", "100", BudgetState.WARNED, 3, id="the whole budget"),
         pytest.param("100.01", "120", BudgetState.EXCEEDED, 3, id="exceeded"),
     ],
 )
@@ -276,7 +278,7 @@ def stop(name: str, hours: float) -> Stop:
             [stop("a", 1)],
             5,
             [("0.72", "the next launch of the pool")],
-            id="until the next need",
+            id="until the next launch",
         ),
         pytest.param(
             [run("a", 0, 1), run("b", 0, 1), run("c", 2, None)],

@@ -72,7 +72,7 @@ IDLE = series((0, 0), (30, 0))
             ActivitySignals(requests=[IDLE], gpus=[series((0, 0), (30, 0.5))]),
             {0, 1, 2},
             set(),
-            id="a GPU's end",
+            id="the series of a GPU ends",
         ),
         pytest.param(
             ActivitySignals(requests=[IDLE], gpus=[IDLE], tokens=[series((0, 5), (10, 6), (20, 6), (30, 6))]),
@@ -84,7 +84,7 @@ IDLE = series((0, 0), (30, 0))
             ActivitySignals(requests=[IDLE], gpus=[IDLE], tokens=[series((0, 9), (10, 1))]),
             {0},
             {1, 2},
-            id="a counter fell",
+            id="a counter decreased",
         ),
         pytest.param(
             ActivitySignals(requests=[IDLE], gpus=[series((0, 0), (20, 0))]),
@@ -106,9 +106,9 @@ def test_slots_of_an_hour_by_hand(signals: ActivitySignals, busy: set[int], idle
         pytest.param(ActivitySignals(requests=[IDLE]), id="no GPU reported"),
         pytest.param(ActivitySignals(requests=[series((0, 0), (75.1, 0))], gpus=[IDLE]), id="too far apart"),
         pytest.param(ActivitySignals(requests=[series((30, 0), (0, 0))], gpus=[IDLE]), id="backwards"),
-        pytest.param(ActivitySignals(requests=[series((0, 0), (0, 0))], gpus=[IDLE]), id="at once"),
+        pytest.param(ActivitySignals(requests=[series((0, 0), (0, 0))], gpus=[IDLE]), id="at the same time"),
         pytest.param(
-            ActivitySignals(requests=[IDLE, series((300, 0), (310, 0))], gpus=[IDLE]), id="engines of other times"
+            ActivitySignals(requests=[IDLE, series((300, 0), (310, 0))], gpus=[IDLE]), id="engines at different times"
         ),
     ],
 )
@@ -135,14 +135,14 @@ def test_default_measure_matches_the_reports() -> None:
     [
         pytest.param(ALL, 0, 0, 3_600, (3_600, 0), id="whole hour"),
         pytest.param(0, ALL, 1, 3_599, (0, 3_598), id="cut at both ends"),
-        pytest.param(0b1, 0, 3, 7, (4, 0), id="inside of one slot"),
+        pytest.param(0b1, 0, 3, 7, (4, 0), id="inside one slot"),
         pytest.param(0b11, 0b100, 5, 25, (15, 5), id="cut slots"),
         pytest.param(0b10, 0, 0, 10, (0, 0), id="ends before the slot"),
-        pytest.param(0b1, 0, 10, 20, (0, 0), id="begins behind the slot"),
+        pytest.param(0b1, 0, 10, 20, (0, 0), id="begins after the slot"),
         pytest.param(0b101, 0, 5, 21, (6, 0), id="a gap between"),
-        pytest.param(0b001, 0, 5, 21, (5, 0), id="the first alone is cut"),
-        pytest.param(0b100, 0, 5, 21, (1, 0), id="the last alone is cut"),
-        pytest.param(1 << 359, 0, 3_595, 3_605, (5, 0), id="over the end of the hour"),
+        pytest.param(0b001, 0, 5, 21, (5, 0), id="only the first is cut"),
+        pytest.param(0b100, 0, 5, 21, (1, 0), id="only the last is cut"),
+        pytest.param(1 << 359, 0, 3_595, 3_605, (5, 0), id="across the end of the hour"),
     ],
 )
 def test_known_part_of_an_interval(

@@ -167,8 +167,8 @@ def test_report_shows_the_measured_rate_next_to_its_own(large: Path) -> None:
     ("source", "why"),
     [
         pytest.param(None, "has no known name on a hub", id="an older document"),
-        pytest.param("s3://bucket/models/large", "has no known name on a hub", id="a model of one's own"),
-        pytest.param("hf://acme/large@1", "no measurement of acme/large on 8 x H100-80GB", id="never measured"),
+        pytest.param("s3://bucket/models/large", "has no known name on a hub", id="an own model"),
+        pytest.param("hf://acme/large@1", "no measurement of acme/large on 8 x H100-80GB", id="not measured"),
     ],
 )
 def test_report_without_a_measurement_shows_unknown(large: Path, source: str | None, why: str) -> None:

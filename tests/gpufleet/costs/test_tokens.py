@@ -77,10 +77,10 @@ def ledger() -> Engine:
     ("readings", "expected", "resets"),
     [
         pytest.param([reading(60, 10), reading(120, 30)], 30, 0, id="a young engine counts from zero"),
-        pytest.param([reading(9000, 10), reading(9060, 30)], 20, 0, id="what an old engine did before is unknown"),
+        pytest.param([reading(9000, 10), reading(9060, 30)], 20, 0, id="earlier tokens of an old engine are unknown"),
         pytest.param([reading(60, 10, None), reading(120, 30, None)], 20, 0, id="an engine of unknown age"),
-        pytest.param([reading(60, 10), reading(120, 4)], 14, 1, id="a counter that falls was reset"),
-        pytest.param([reading(60, 10), reading(120, 40, 100)], 50, 1, id="a younger process was reset unseen"),
+        pytest.param([reading(60, 10), reading(120, 4)], 14, 1, id="a counter that decreases was reset"),
+        pytest.param([reading(60, 10), reading(120, 40, 100)], 50, 1, id="a younger process was reset unobserved"),
         pytest.param([reading(60, 10), reading(120, 10)], 10, 0, id="an unchanged counter adds nothing"),
         pytest.param([reading(60, 10), reading(120, 10, rank=1)], 20, 0, id="data-parallel ranks are summed"),
         pytest.param([reading(60, 10), reading(65, 7, instance="i-2")], 17, 0, id="instances are summed"),

@@ -167,7 +167,7 @@ def test_credits_of_google_rows_are_subtracted(tmp_path: Path) -> None:
         pytest.param([*complete_bill(), *complete_bill()], "occurs twice", id="occurs twice"),
         pytest.param([cur_row("i-1", 0, "1", line_item_currency_code="EUR")], "'EUR'", id="another currency"),
         pytest.param([cur_row("i-1", 0, "NaN")], "expected an amount, got 'NaN'", id="expected an amount"),
-        pytest.param([cur_row("i-1", 0, "much")], "expected an amount", id="a word"),
+        pytest.param([cur_row("i-1", 0, "much")], "expected an amount", id="text instead of an amount"),
         pytest.param([cur_row("i-1", 0, "")], "empty", id="no amount"),
         pytest.param([cur_row("i-1", 0, "1", line_item_usage_start_date="soon")], "row 1", id="no time"),
         pytest.param([{"a": "b"}], "is not a supported bill", id="no bill"),
@@ -182,9 +182,9 @@ def test_invalid_bill_is_refused_and_names_the_row(tmp_path: Path, rows: list[di
     ("body", "message"),
     [
         pytest.param(b"", "has no rows", id="empty"),
-        pytest.param(b"PAR1 and nothing more", "not a complete Parquet", id="cut Parquet"),
+        pytest.param(b"PAR1 and nothing more", "not a complete Parquet", id="truncated Parquet"),
         pytest.param(b"\xff\xfe\x00a,b\n", "UTF-8", id="binary"),
-        pytest.param(b"line_item_usage_start_date,cost\n2026\n", "incomplete", id="cut line"),
+        pytest.param(b"line_item_usage_start_date,cost\n2026\n", "incomplete", id="truncated line"),
     ],
 )
 def test_broken_file_is_named_in_the_error(tmp_path: Path, body: bytes, message: str) -> None:

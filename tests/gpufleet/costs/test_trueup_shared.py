@@ -105,7 +105,7 @@ def changed(resource: str, hour: int, **fields: str) -> list[dict[str, str]]:
         ),
         pytest.param(
             changed("vpce-1", 2, line_item_unblended_cost="0.01", line_item_usage_amount="1"),
-            "aws:vpc:interface-endpoint", {"hours": "-0.02"}, id="two zones less for an hour",
+            "aws:vpc:interface-endpoint", {"hours": "-0.02"}, id="two zones fewer for an hour",
         ),
         pytest.param(
             changed("vol-1", 0, line_item_unblended_cost="0.3"),
@@ -248,7 +248,7 @@ def parts_of(found: TrueUp) -> dict[str, dict[DifferenceCause, Fraction]]:
         ),
         pytest.param([*hourly("i-b", "0")], {DifferenceCause.AHEAD: -8}, id="paid before the window"),
         pytest.param([*hourly("i-b", "2.5")], {DifferenceCause.PRICE: 2}, id="spread by the bill"),
-        pytest.param([*hourly("i-b", "2")], {}, id="spread as we do"),
+        pytest.param([*hourly("i-b", "2")], {}, id="spread as in the ledger"),
     ],
 )  # fmt: skip
 def test_capacity_block_and_its_instances_are_compared_together(
@@ -262,13 +262,13 @@ def test_capacity_block_and_its_instances_are_compared_together(
     ("covered", "unused", "expected"),
     [
         # i-a is covered wholly at 0.4 USD/h; 0.1 USD/h is not used
-        pytest.param("0.4", "0.1", {}, id="as we count"),
-        pytest.param("0.4", "0.2", {COMMITMENTS: {DifferenceCause.COVERAGE: Fraction(4, 10)}}, id="less was used"),
+        pytest.param("0.4", "0.1", {}, id="the same hours as in the ledger"),
+        pytest.param("0.4", "0.2", {COMMITMENTS: {DifferenceCause.COVERAGE: Fraction(4, 10)}}, id="less use"),
         pytest.param(
             "1", "0.5",
             {"i-a": {DifferenceCause.PRICE: Fraction(24, 10)},
              COMMITMENTS: {DifferenceCause.COVERAGE: Fraction(16, 10)}},
-            id="another one was covered",
+            id="another instance was covered",
         ),
     ],
 )  # fmt: skip

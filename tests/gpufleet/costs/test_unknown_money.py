@@ -87,12 +87,12 @@ def window() -> Window:
     ("looks", "known", "unknown", "spent"),
     [
         pytest.param(WHOLE, "15", "0", 15, id="every day"),
-        pytest.param(SILENT, "7", "8", 7, id="none for eight days"),
+        pytest.param(SILENT, "7", "8", 7, id="no pass for eight days"),
         # the machine ran before the gap and after it
-        pytest.param(HOLE, "11.12", "3.88", 15, id="a hole of four days, with a look in the first and the last"),
-        pytest.param(HOURS_OF_A_DAY, "14.83", "0.17", 15, id="five hours of a day"),
-        pytest.param(DAILY, "0.63", "14.37", 15, id="one look a day, which knows its hour"),
-        pytest.param(DAILY[:8], "0.29", "14.71", 7, id="one look a day, and none for eight days"),
+        pytest.param(HOLE, "11.12", "3.88", 15, id="a gap of four days, with a pass in the first and the last"),
+        pytest.param(HOURS_OF_A_DAY, "14.83", "0.17", 15, id="five hours per day"),
+        pytest.param(DAILY, "0.63", "14.37", 15, id="one pass a day, which covers an hour"),
+        pytest.param(DAILY[:8], "0.29", "14.71", 7, id="one pass a day, and none for eight days"),
     ],
 )
 def test_days_without_a_pass_do_not_count_as_days_without_cost(

@@ -177,7 +177,7 @@ def torn(folder: Path) -> str:
     ("make", "message"),
     [
         pytest.param(broken, "not a database.*point ledger_url", id="no database"),
-        pytest.param(torn, "malformed.*import an export", id="broken in the middle"),
+        pytest.param(torn, "malformed.*import an export", id="damaged in the middle"),
         pytest.param(lambda _: "mysql://u:secret@h/db", "SQLite.*or PostgreSQL", id="another database"),
         pytest.param(lambda _: "nonsense", "ledger's URL", id="no URL"),
         pytest.param(lambda _: "sqlite+nonsense:////l.db", "write sqlite:////path", id="no such driver"),

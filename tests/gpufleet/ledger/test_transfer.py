@@ -58,10 +58,16 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
     ("statement", "rule"),
     [
         pytest.param(
-            "update runs set last_seen_at = started_at - 1", "a run is last seen after its start", id="seen early"
+            "update runs set last_seen_at = started_at - 1",
+            "a run is last seen after its start",
+            id="seen before its start",
         ),
-        pytest.param("update run_ends set ended_at = started_at - 1", "a run ends after its start", id="negative"),
-        pytest.param("delete from runs where instance_id = 'i-spot'", "an end belongs to a run", id="end of nothing"),
+        pytest.param(
+            "update run_ends set ended_at = started_at - 1", "a run ends after its start", id="negative length"
+        ),
+        pytest.param(
+            "delete from runs where instance_id = 'i-spot'", "an end belongs to a run", id="end without a run"
+        ),
         pytest.param(
             "update token_readings set prompt = -5, cached = -6",
             "counters are 0 or more, cached at most prompt",
@@ -71,7 +77,7 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
         pytest.param(
             "update token_hours set inner_prompt = inner_prompt + 1",
             "hours equal the sums of their readings",
-            id="a token too many",
+            id="one token too many",
         ),
         pytest.param(
             "update activity_hours set busy = idle",
@@ -85,11 +91,15 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
         pytest.param(
             "update reservations set instances = -1", "paid capacity is last seen after its start", id="-1 instances"
         ),
-        pytest.param("update boots set ready_at = launched_at - 1", "times of a boot are in order", id="ready early"),
+        pytest.param(
+            "update boots set ready_at = launched_at - 1",
+            "times of a boot are in order",
+            id="ready before the launch",
+        ),
         pytest.param(
             "update runs set instance_id = 'i-paid' where instance_id = 'i-fallback'",
             "runs of an instance follow each other",
-            id="twice at once",
+            id="overlapping runs",
         ),
     ],
 )
@@ -102,8 +112,8 @@ def test_broken_fact_is_detected(full: Engine, statement: str, rule: str) -> Non
 @pytest.mark.parametrize(
     "statement",
     [
-        pytest.param("update cost_sums set usd = '9999' where pool = ''", id="other than its pools"),
-        pytest.param("delete from cost_sums where pool = ''", id="no whole"),
+        pytest.param("update cost_sums set usd = '9999' where pool = ''", id="different from its pools"),
+        pytest.param("delete from cost_sums where pool = ''", id="without the fleet's sum"),
     ],
 )
 def test_sum_that_differs_from_its_pools_is_detected(full: Engine, tmp_path: Path, statement: str) -> None:
@@ -151,8 +161,10 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
     ("damage", "message"),
     [
         pytest.param(lambda rows: rows[:-1], "is incomplete", id="no last line"),
-        pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is incomplete", id="a line lost"),
-        pytest.param(lambda rows: [*rows[:3], rows[3][:20], *rows[4:]], "line 4: expected JSON", id="a line cut"),
+        pytest.param(lambda rows: [*rows[:3], *rows[4:]], "is incomplete", id="a missing line"),
+        pytest.param(
+            lambda rows: [*rows[:3], rows[3][:20], *rows[4:]], "line 4: expected JSON", id="a truncated line"
+        ),
         pytest.param(lambda rows: rows[1:], "is not an export", id="no first line"),
         pytest.param(lambda rows: [], "line 1: expected JSON", id="empty"),
         pytest.param(lambda rows: ['{"kind":"gpu-fleet ledger","version":9}', *rows[1:]], "upgrade", id="newer"),

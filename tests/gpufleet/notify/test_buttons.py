@@ -215,7 +215,7 @@ def test_a_body_that_is_too_large_is_not_read(http: str) -> None:
         pytest.param(-301, {}, False, id="from the future"),
         pytest.param(0, {"X-Slack-Signature": "v0=00"}, False, id="forged"),
         pytest.param(0, {"X-Slack-Signature": "v0=é"}, False, id="not even ASCII"),
-        pytest.param(0, {"X-Slack-Request-Timestamp": "²"}, False, id="a digit that is none"),
+        pytest.param(0, {"X-Slack-Request-Timestamp": "²"}, False, id="a digit that is not ASCII"),
         pytest.param(0, {"X-Slack-Request-Timestamp": ""}, False, id="no time"),
     ],
 )
@@ -289,7 +289,11 @@ ACTION = {"action_id": "gpufleet_keep_4h", "action_ts": "1.5", "value": '{"fleet
         pytest.param([], "expected an object, got list", id="a list"),
         pytest.param({"type": "view_submission"}, "expected 'block_actions'", id="another type"),
         pytest.param({"type": "block_actions", "actions": []}, "list with at least one action", id="no action"),
-        pytest.param({"type": "block_actions", "actions": [{"action_id": "x"}]}, "not an action of", id="another's"),
+        pytest.param(
+            {"type": "block_actions", "actions": [{"action_id": "x"}]},
+            "not an action of",
+            id="an action of another app",
+        ),
         pytest.param({"type": "block_actions", "actions": [ACTION | {"value": "{"}]}, "cannot be read", id="value"),
         pytest.param({"type": "block_actions", "actions": [ACTION | {"action_ts": "nan"}]}, "cannot be", id="nan"),
         pytest.param(

@@ -210,7 +210,9 @@ def test_two_concurrent_senders_post_once(ledger: Engine, sink: SlackSink) -> No
     ("environ", "kind"),
     [
         pytest.param({"GPUFLEET_SLACK_TOKEN": "xoxb-1"}, SlackBot, id="token"),
-        pytest.param({"GPUFLEET_SLACK_WEBHOOK": "https://hooks.slack.com/services/T/B/x"}, SlackWebhook, id="hook"),
+        pytest.param(
+            {"GPUFLEET_SLACK_WEBHOOK": "https://hooks.slack.com/services/T/B/x"}, SlackWebhook, id="webhook"
+        ),
     ],
 )
 def test_environment_selects_the_receiver(environ: dict[str, str], kind: type) -> None:

@@ -49,7 +49,7 @@ def book(overrides: Sequence[Price] = (), prices: Sequence[Price] = ()) -> Price
         pytest.param("gcp:compute:g2-standard-4:spot", "us-central1", "2024-06-01", "0.218228071", id="Google spot"),
         pytest.param("gcp:compute:g2-standard-4:on-demand", "us-central1", "2026-11-01", "0.706832255", id="Google"),
         pytest.param(
-            "gcp:compute:a2-ultragpu-2g:on-demand", "us-central1", "2023-05-09T18:00", "10.055404", id="slip"
+            "gcp:compute:a2-ultragpu-2g:on-demand", "us-central1", "2023-05-09T18:00", "10.055404", id="a wrong row"
         ),
     ],
 )

@@ -91,7 +91,7 @@ def stated(sku: str, usd: str) -> dict[str, str]:
     ("block", "fleet", "hour", "month"),
     [
         # 21,000 USD for 2 × 14 × 24 h = 672 instance hours: 31.25 each, 62.50 an hour; the month holds all of it
-        pytest.param(TWO_WEEKS, {"commitments": {"blocks": [FEE]}}, "62.50", "21000", id="fee of two weeks"),
+        pytest.param(TWO_WEEKS, {"commitments": {"blocks": [FEE]}}, "62.50", "21000", id="fee for two weeks"),
         # 60 days = 1,440 h; 90,000 USD / 2,880 = 31.25; the month holds 730 of them
         pytest.param(
             TWO_MONTHS, {"commitments": {"blocks": [FEE | {"upfront_usd": "90000"}]}}, "62.50", "45625", id="longer"
@@ -101,7 +101,7 @@ def stated(sku: str, usd: str) -> dict[str, str]:
             TWO_WEEKS, {"prices": [stated("aws:ec2:p5.48xlarge:capacity-block", "31.464")]}, "62.928", "21143.808",
             id="stated price",
         ),
-        pytest.param(OVER, {}, "0", "0", id="over: nothing is paid any more"),
+        pytest.param(OVER, {}, "0", "0", id="ended: nothing is charged"),
     ],
 )  # fmt: skip
 def test_cost_of_a_block_by_hand(block: dict[str, str], fleet: dict[str, Any], hour: str, month: str) -> None:

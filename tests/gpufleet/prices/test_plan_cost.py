@@ -97,7 +97,7 @@ CHAT = {"target": 3, "min": 1, "max": 5, "on_demand": 2}
             ),
             # shared 0.045 + 0.005 + 2 × 0.01 + 0.0416 + 50 × 0.0001 = 0.1166;
             # an instance 0.40 and its disk 100 × 0.0001 + 1000 × 0.000007 = 0.017
-            "0.1166", "0.5336", "0.9506", id="everything around it",
+            "0.1166", "0.5336", "0.9506", id="other resources",
         ),
         pytest.param(
             preview(
@@ -215,7 +215,7 @@ def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dic
     [
         pytest.param("", "not valid JSON", id="empty"),
         pytest.param("[1]", "no `steps`", id="a list"),
-        pytest.param('{"steps": [], "changeSummary": {"same": 4}}', "--show-sames", id="sames left out"),
+        pytest.param('{"steps": [], "changeSummary": {"same": 4}}', "--show-sames", id="unchanged resources omitted"),
         pytest.param(
             '{"steps": [], "diagnostics": [{"severity": "error", "message": "boom"}]}', "failed: boom", id="failed"
         ),
@@ -223,7 +223,7 @@ def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dic
         pytest.param(
             '{"steps": [{"op": "create", "urn": "u", "newState": {"x": 1}}]}', "has no 'type'", id="no type"
         ),
-        pytest.param('{"steps": [], "changeSummary": {"same": "x"}}', "--show-sames", id="a word for a count"),
+        pytest.param('{"steps": [], "changeSummary": {"same": "x"}}', "--show-sames", id="text instead of a count"),
     ],
 )
 def test_invalid_preview_is_refused(text: str, message: str) -> None:
@@ -240,16 +240,18 @@ def test_preview_of_another_program_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        pytest.param("{", "is not JSON", id="cut"),
+        pytest.param("{", "is not JSON", id="truncated"),
         pytest.param({"pools": [{"name": "chat"}]}, r"pools\.0\.target: is missing", id="a pool without a target"),
-        pytest.param({"pools": [a_pool("chat", target="x")]}, r"pools\.0\.target: .*'x'", id="a word for a size"),
+        pytest.param(
+            {"pools": [a_pool("chat", target="x")]}, r"pools\.0\.target: .*'x'", id="text instead of a size"
+        ),
         pytest.param(
             {"commitments": {"blocks": [{"reservation": "r"}]}},
             r"blocks\.0\.upfront_usd: is missing",
-            id="half a block",
+            id="an incomplete block",
         ),
         pytest.param({"prices": [PRICED | {"usd_per_hour": -1}]}, r"prices\.0\.usd_per_hour: .*-1", id="below zero"),
-        pytest.param({"prices": [PRICED | {"usd_per_hour": "x"}]}, r"prices\.0\.usd_per_hour: .*'x'", id="word"),
+        pytest.param({"prices": [PRICED | {"usd_per_hour": "x"}]}, r"prices\.0\.usd_per_hour: .*'x'", id="text"),
     ],
 )
 def test_settings_that_the_program_refuses_are_named(settings: Any, message: str) -> None:
@@ -263,11 +265,12 @@ def test_settings_that_the_program_refuses_are_named(settings: Any, message: str
     "found",
     [
         pytest.param(
-            resource("aws:autoscaling/group:Group", "g", {"tags": [{"key": "gpu-fleet:pool"}]}), id="half a tag"
+            resource("aws:autoscaling/group:Group", "g", {"tags": [{"key": "gpu-fleet:pool"}]}),
+            id="an incomplete tag",
         ),
-        pytest.param(group("g", "cheap", G6, 1), id="no capacity type of ours"),
-        pytest.param(reservation("r", "g6.xlarge", "many"), id="a word for a count"),  # pyright: ignore[reportArgumentType]
-        pytest.param(resource("aws:ebs/volume:Volume", "v", {"size": "large"}), id="a word for a size"),
+        pytest.param(group("g", "cheap", G6, 1), id="an unknown capacity type"),
+        pytest.param(reservation("r", "g6.xlarge", "many"), id="text instead of a count"),  # pyright: ignore[reportArgumentType]
+        pytest.param(resource("aws:ebs/volume:Volume", "v", {"size": "large"}), id="text instead of a size"),
     ],
 )
 def test_resources_that_the_program_does_not_declare_are_named(found: dict[str, Any]) -> None:

@@ -215,13 +215,13 @@ def test_ended_run_frees_its_part_of_a_plan_and_two_plans_do_not_pay_one_machine
         pytest.param({}, {None: ("1", "no pools to split it over")}, id="no pools"),
         pytest.param(
             {"b": 2, "a": 1}, {"a": ("0.333333333", "1 of 3 parts"), "b": ("0.666666667", "2 of 3 parts")},
-            id="the rest to the last",
+            id="the remainder to the last",
         ),
         pytest.param(
             {"a": 0, "b": 0}, {"a": ("0.500000000", "1 of 2 parts"), "b": ("0.500000000", "1 of 2 parts")},
             id="all without weight share alike",
         ),
-        pytest.param({"a": 0, "b": 3}, {"b": ("1.000000000", "3 of 3 parts")}, id="one without"),
+        pytest.param({"a": 0, "b": 3}, {"b": ("1.000000000", "3 of 3 parts")}, id="one without weight"),
     ],
 )  # fmt: skip
 def test_shares_with_their_descriptions(weights: dict[str, int], expected: dict[str | None, tuple[str, str]]) -> None:
