@@ -205,7 +205,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
 def _write_metrics(
     connection: Connection,
     fleet: FleetFacts,
-    counters: Sequence[facts.Reading],
+    counters: Sequence[facts.TokenReading],
     hours: Sequence[facts.ActivityHour],
     by_team: Sequence[TeamReading],
 ) -> None:

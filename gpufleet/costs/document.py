@@ -21,7 +21,7 @@ from gpufleet.costs.uncertainty import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.counters import Tokens
-from gpufleet.ledger.facts import Reading, Reservation, Run
+from gpufleet.ledger.facts import Reservation, Run, TokenReading
 
 VERSION: Final = 1
 
@@ -245,7 +245,7 @@ def engine_row(engine: EngineTokens, run: Run | None) -> dict[str, Any]:
     }
 
 
-def reading(value: Reading) -> dict[str, Any]:
+def reading(value: TokenReading) -> dict[str, Any]:
     """Raw counters at a time."""
     return {
         "at": instant(value.at),

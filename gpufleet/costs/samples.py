@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpufleet.costs.slots import ActivitySample, ActivitySignals, Measure, slots
-from gpufleet.ledger.facts import ActivityHour, Reading
+from gpufleet.ledger.facts import ActivityHour, TokenReading
 from gpufleet.ledger.teams import TeamReading
 
 _INFINITY: Final = float("inf")
@@ -69,7 +69,7 @@ def is_blank(value: float) -> bool:
     return not 0 <= value < _INFINITY
 
 
-def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[Reading]:
+def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[TokenReading]:
     """Token readings, thinned, by engine and time."""
     columns = {
         names.prompt: "prompt",
@@ -89,7 +89,7 @@ def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> lis
         if one.name in columns:
             engine = f"{_port(one.labels)}/{one.labels.get('engine', '0')}"
             engines[instance_id, engine, one.labels.get("model_name", "")].append(one)
-    found: list[Reading] = []
+    found: list[TokenReading] = []
     for (instance_id, engine, model), counters in engines.items():
         copies = _by_copy(counters)
         by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
@@ -100,7 +100,7 @@ def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> lis
                     by_time[at][column] = round(value * factor)
         began = _Starts(starts.get(_target(next(iter(copies[0].values())).labels), ()))
         every = [
-            Reading(
+            TokenReading(
                 environment=fleet,
                 instance_id=instance_id,
                 engine=engine,
@@ -183,9 +183,9 @@ def team_readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -
     return found
 
 
-def thin(every: Sequence[Reading]) -> list[Reading]:
+def thin(every: Sequence[TokenReading]) -> list[TokenReading]:
     """Fewer readings, same differences: the first, the last, both sides of a reset, one every five minutes."""
-    kept: list[Reading] = []
+    kept: list[TokenReading] = []
     for index, reading in enumerate(every):
         following = every[index + 1] if index + 1 < len(every) else None
         ends = not kept or following is None or _reset(reading, following) or _reset(every[index - 1], reading)
@@ -250,7 +250,7 @@ class _Starts:
         return self._began
 
 
-def _reset(before: Reading, after: Reading) -> bool:
+def _reset(before: TokenReading, after: TokenReading) -> bool:
     pairs = (
         (before.prompt, after.prompt),
         (before.cached, after.cached),

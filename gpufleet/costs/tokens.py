@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gpufleet.ledger.counters import Tokens, begins, step
-from gpufleet.ledger.facts import Reading
+from gpufleet.ledger.facts import TokenReading
 from gpufleet.ledger.rollups import ReadingSpan
 
 
@@ -17,9 +17,9 @@ class EngineTokens:
     engine: str
     model: str
     tokens: Tokens
-    base: Reading | None
+    base: TokenReading | None
     """The reading from which differences count; None: from zero."""
-    last: Reading
+    last: TokenReading
 
 
 def served(engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
@@ -31,10 +31,10 @@ def served(engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: dat
 
 
 def _of_engine(parts: Sequence[ReadingSpan], since: datetime, until: datetime) -> EngineTokens | None:
-    before: Reading | None = None
-    base: Reading | None = None
+    before: TokenReading | None = None
+    base: TokenReading | None = None
     tokens = Tokens()
-    last: Reading | None = None
+    last: TokenReading | None = None
     for part in parts:
         if part.first.at >= until:
             break

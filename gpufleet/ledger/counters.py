@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from gpufleet.ledger.facts import Reading
+from gpufleet.ledger.facts import TokenReading
 from gpufleet.ledger.tables import COUNTERS
 
 MAX_GAP: Final = timedelta(minutes=15)
@@ -50,7 +50,7 @@ class Tokens:
         return None if self.prompt is None or self.generation is None else self.prompt + self.generation
 
 
-def step(before: Reading | None, after: Reading) -> Tokens:
+def step(before: TokenReading | None, after: TokenReading) -> Tokens:
     """What one reading adds to the one before it."""
     if before is None:
         if begins(after):
@@ -73,12 +73,12 @@ def step(before: Reading | None, after: Reading) -> Tokens:
     )
 
 
-def begins(reading: Reading) -> bool:
+def begins(reading: TokenReading) -> bool:
     """Whether the engine's process is so young that its first reading counts from zero."""
     return reading.created_at is not None and reading.at - reading.created_at <= MAX_GAP
 
 
-def _values(reading: Reading) -> Tokens:
+def _values(reading: TokenReading) -> Tokens:
     return Tokens(
         prompt=reading.prompt,
         cached=reading.cached,
@@ -88,7 +88,7 @@ def _values(reading: Reading) -> Tokens:
     )
 
 
-def _nothing(reading: Reading) -> Tokens:
+def _nothing(reading: TokenReading) -> Tokens:
     values = _values(reading)
     return Tokens(
         prompt=_zero(values.prompt),

@@ -68,7 +68,7 @@ class RunEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TokenReading:
     """The counters of one engine at one time. None: not read."""
 
     environment: str
@@ -204,7 +204,7 @@ def add_ends(connection: Connection, ends: Iterable[RunEnd]) -> None:
     merge(connection, ENDS, rows, {"ended_at": MergeRule.SHRINK, "exact": MergeRule.GROW})
 
 
-def add_readings(connection: Connection, readings: Iterable[Reading]) -> None:
+def add_readings(connection: Connection, readings: Iterable[TokenReading]) -> None:
     """Write counter readings; existing ones stay. Call `gpufleet.ledger.rollups.roll_up` in the same transaction."""
     columns = [column.name for column in READINGS.columns]
     merge(connection, READINGS, [{name: getattr(r, name) for name in columns} for r in readings])

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from gpufleet.ledger.counters import MAX_GAP, Tokens, step
-from gpufleet.ledger.facts import MergeRule, Reading, merge, one_writer
+from gpufleet.ledger.facts import MergeRule, TokenReading, merge, one_writer
 from gpufleet.ledger.tables import COUNTERS, EPOCH, PROCESSES, READINGS, TOKEN_HOURS
 
 HOUR: Final = timedelta(hours=1)
@@ -38,8 +38,8 @@ _STREAM: Final = 5_000
 class ReadingSpan:
     """Readings of one engine from `first` to `last`, and the tokens between them."""
 
-    first: Reading
-    last: Reading
+    first: TokenReading
+    last: TokenReading
     inner: Tokens
 
 
@@ -48,7 +48,7 @@ def floor_hour(at: datetime) -> datetime:
     return at.replace(minute=0, second=0, microsecond=0)
 
 
-def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
+def roll_up(connection: Connection, added: Iterable[TokenReading]) -> None:
     """Write the hours and processes that new readings touch. Call in the transaction that added them."""
     one_writer(connection)
     readings = list(added)
@@ -60,12 +60,12 @@ def roll_up(connection: Connection, added: Iterable[Reading]) -> None:
         merge(connection, TOKEN_HOURS, rows, moves)
 
 
-def engine_of(reading: Reading) -> tuple[str, str, str, str]:
+def engine_of(reading: TokenReading) -> tuple[str, str, str, str]:
     """The key of the reading's engine."""
     return reading.environment, reading.instance_id, reading.engine, reading.model
 
 
-def condense(readings: Sequence[Reading]) -> ReadingSpan:
+def condense(readings: Sequence[TokenReading]) -> ReadingSpan:
     """Readings of one engine, in the order of time, as one span."""
     inner = Tokens()
     for before, after in pairwise(readings):
@@ -249,7 +249,7 @@ def _joined(parts: Sequence[ReadingSpan]) -> ReadingSpan:
     return ReadingSpan(parts[0].first, parts[-1].last, inner)
 
 
-def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
+def _telescoped(row: Row[Any], first: TokenReading, last: TokenReading) -> Tokens:
     """The tokens if no counter decreased between two hours. Sums may be Decimal; None: nothing was read."""
     counted: dict[str, Any] = {}
     for name in COUNTERS:
@@ -263,7 +263,7 @@ def _telescoped(row: Row[Any], first: Reading, last: Reading) -> Tokens:
     return Tokens(**counted, resets=int(row.resets))
 
 
-def _difference(counted: Tokens, first: Reading, last: Reading) -> Tokens:
+def _difference(counted: Tokens, first: TokenReading, last: TokenReading) -> Tokens:
     """The correction of `_telescoped` for a step at which counters decreased."""
     parts: dict[str, Any] = {}
     for name in COUNTERS:
@@ -317,13 +317,13 @@ def _hours(
             yield from rolled_hours(map(reading_of, connection.execute(statement)))
 
 
-def rolled_hours(readings: Iterable[Reading]) -> Iterator[tuple[datetime, ReadingSpan]]:
+def rolled_hours(readings: Iterable[TokenReading]) -> Iterator[tuple[datetime, ReadingSpan]]:
     """Readings in the order of engine and time, hour by hour."""
     for (*_, hour), mine in groupby(readings, key=lambda r: (*engine_of(r), floor_hour(r.at))):
         yield hour, condense(list(mine))
 
 
-def _processes(readings: Iterable[Reading]) -> list[dict[str, Any]]:
+def _processes(readings: Iterable[TokenReading]) -> list[dict[str, Any]]:
     first: dict[tuple[Any, ...], datetime] = {}
     for reading in readings:
         key = (*engine_of(reading), reading.created_at)
@@ -350,8 +350,8 @@ def hour_row(hour: datetime, span: ReadingSpan) -> dict[str, Any]:
 def _span_of(row: Row[Any]) -> ReadingSpan:
     known = row._mapping  # pyright: ignore[reportPrivateUsage]
 
-    def end(which: str) -> Reading:
-        return Reading(
+    def end(which: str) -> TokenReading:
+        return TokenReading(
             environment=known["environment"],
             instance_id=known["instance_id"],
             engine=known["engine"],
@@ -365,9 +365,9 @@ def _span_of(row: Row[Any]) -> ReadingSpan:
     return ReadingSpan(end("first"), end("last"), inner)
 
 
-def reading_of(row: Any) -> Reading:
+def reading_of(row: Any) -> TokenReading:
     """Convert a row of READINGS."""
-    return Reading(**row._mapping)
+    return TokenReading(**row._mapping)
 
 
 def engine_of_row(row: Any) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ def test_change_of_owner_and_model_splits_the_charges_of_a_running_instance(flee
 
 def test_tokens_of_a_running_instance_count_for_the_owner_at_that_time(fleet: Fleet) -> None:
     readings = [
-        facts.Reading(
+        facts.TokenReading(
             environment=fleet.name, instance_id="i-1", engine="0", model="chat",
             at=SEEN + timedelta(minutes=minute), prompt=minutes, generation=minutes, created_at=OCTOBER,
         )

@@ -18,7 +18,7 @@ from gpufleet.costs.tokens import EngineTokens
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger.counters import Tokens
-from gpufleet.ledger.facts import EndCause, Reading, Reservation, Run
+from gpufleet.ledger.facts import EndCause, Reservation, Run, TokenReading
 from gpufleet.prices.book import PriceBook
 from tests.fixtures.costs.overrides import override
 
@@ -77,7 +77,7 @@ def reports(facts: LedgerFacts = FACTS) -> list[Report]:
         for kind, usd in zip(names, ("0.804800001", "0.3123"), strict=True)
     ]
     book = PriceBook(region="us-east-1", overrides=prices)
-    reading = Reading(environment="e", instance_id="i-od", engine="8000/0", model="m", at=T0, prompt=7)
+    reading = TokenReading(environment="e", instance_id="i-od", engine="8000/0", model="m", at=T0, prompt=7)
     served = Tokens(prompt=700, cached=70, generation=300)
     engine = EngineTokens(instance_id="i-od", engine="8000/0", model="m", tokens=served, base=None, last=reading)
     found: list[Report] = []

@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import CostPass, EndCause, Reading, RunEnd
+from gpufleet.ledger.facts import CostPass, EndCause, RunEnd, TokenReading
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.small_fleet import FLEET, document, read_json, run
 
@@ -74,7 +74,7 @@ def fleet(tmp_path: Path) -> Path:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     began = second("2026-10-24T20:05:00")
     readings = [
-        Reading(
+        TokenReading(
             environment=FLEET, instance_id="i-night", engine="0", model="chat", at=when(at), prompt=prompt, cached=0,
             generation=generation, created_at=when(RESTART if at >= RESTART else began),
         )

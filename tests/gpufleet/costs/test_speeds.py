@@ -20,7 +20,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import ActivityHour, CostPass, Reading
+from gpufleet.ledger.facts import ActivityHour, CostPass, TokenReading
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run, stdout_of
@@ -105,7 +105,7 @@ def large(tmp_path: Path) -> Path:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     machine = run("i-1", 0, CapacityType.ON_DEMAND, model=MODEL, machine_type="p5.48xlarge")
     readings = [
-        Reading(
+        TokenReading(
             environment=FLEET, instance_id="i-1", engine="0", model="large", at=T0 + timedelta(minutes=minute),
             prompt=minute * 600_000, cached=minute * 100_000, generation=minute * 220_000, created_at=T0,
         )

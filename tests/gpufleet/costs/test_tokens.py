@@ -15,7 +15,7 @@ from gpufleet.costs.samples import thin
 from gpufleet.costs.tokens import EngineTokens, served
 from gpufleet.ledger.counters import MAX_GAP, Tokens
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import Reading, add_readings
+from gpufleet.ledger.facts import TokenReading, add_readings
 from gpufleet.ledger.rollups import reading_spans, roll_up
 from gpufleet.ledger.schema import open_ledger
 
@@ -29,8 +29,8 @@ def at(seconds: float) -> datetime:
 
 def reading(
     second: float, prompt: int | None, began: float | None = 0, instance: str = "i-1", **more: int
-) -> Reading:
-    return Reading(
+) -> TokenReading:
+    return TokenReading(
         environment=FLEET,
         instance_id=instance,
         engine=f"8000/{more.pop('rank', 0)}",
@@ -43,7 +43,7 @@ def reading(
     )
 
 
-def write(ledger: Engine, readings: Sequence[Reading], fleet: str = FLEET) -> None:
+def write(ledger: Engine, readings: Sequence[TokenReading], fleet: str = FLEET) -> None:
     mine = [replace(one, environment=fleet) for one in readings]
     with writing(ledger) as connection:
         add_readings(connection, mine)
@@ -86,7 +86,7 @@ def ledger() -> Engine:
         pytest.param([reading(60, 10), reading(65, 7, instance="i-2")], 17, 0, id="instances are summed"),
     ],
 )
-def test_tokens_from_readings(ledger: Engine, readings: list[Reading], expected: int, resets: int) -> None:
+def test_tokens_from_readings(ledger: Engine, readings: list[TokenReading], expected: int, resets: int) -> None:
     write(ledger, readings)
     found = total(ledger, 0, 90_000)
     assert (found.prompt, found.resets) == (expected, resets)
@@ -118,9 +118,9 @@ def test_readings_that_prove_a_sum_are_listed(ledger: Engine) -> None:
 
 
 @st.composite
-def counters(draw: st.DrawFn) -> list[Reading]:
+def counters(draw: st.DrawFn) -> list[TokenReading]:
     """Draws readings of a few engines over about ten hours, with restarts."""
-    found: list[Reading] = []
+    found: list[TokenReading] = []
     for rank in range(draw(st.integers(1, 3))):
         second, value, began = float(draw(st.integers(0, 5_000))), 0, 0.0
         began = second - draw(st.sampled_from([5, 5_000]))
@@ -139,7 +139,7 @@ CUTS = st.lists(st.one_of(st.integers(0, 40_000), st.integers(0, 11).map(lambda 
 @settings(max_examples=60, deadline=None)
 @given(readings=counters(), cuts=CUTS, seed=st.integers(0, 99))
 def test_order_repetition_cuts_and_batches_do_not_change_the_sum(
-    shared: Engine, readings: list[Reading], cuts: list[int], seed: int
+    shared: Engine, readings: list[TokenReading], cuts: list[int], seed: int
 ) -> None:
     once, often = f"once/{next(FLEETS)}", f"often/{next(FLEETS)}"
     write(shared, readings, once)
@@ -156,10 +156,10 @@ def test_order_repetition_cuts_and_batches_do_not_change_the_sum(
 
 @settings(deadline=None)
 @given(readings=counters())
-def test_thinning_does_not_change_the_sum(shared: Engine, readings: list[Reading]) -> None:
+def test_thinning_does_not_change_the_sum(shared: Engine, readings: list[TokenReading]) -> None:
     once, thinned = f"once/{next(FLEETS)}", f"thinned/{next(FLEETS)}"
     write(shared, readings, once)
-    by_engine: dict[str, list[Reading]] = {}
+    by_engine: dict[str, list[TokenReading]] = {}
     for one in readings:
         by_engine.setdefault(one.engine, []).append(one)
     write(shared, [kept for mine in by_engine.values() for kept in thin(mine)], thinned)

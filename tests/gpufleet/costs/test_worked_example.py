@@ -11,7 +11,7 @@ from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts, rollups
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.facts import ActivityHour, CostPass, EndCause, Reading, Reservation, RunEnd
+from gpufleet.ledger.facts import ActivityHour, CostPass, EndCause, Reservation, RunEnd, TokenReading
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.toolchain.folders import ROOT
 from tests.fixtures.small_fleet import FLEET, HOUR, T0, WINDOW, document, read_json, run
@@ -37,7 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
         for name, hours, cause in (("i-spot", 0.5, EndCause.PREEMPTED), ("i-idle", 2.0, EndCause.ENDED))
     ]
     readings = [
-        Reading(
+        TokenReading(
             environment=FLEET, instance_id="i-fallback", engine="0", model="chat", at=T0 + timedelta(minutes=minute),
             prompt=1_000 * (minute - 40), cached=100 * (minute - 40), generation=250 * (minute - 40),
             created_at=T0 + timedelta(minutes=40),

@@ -15,9 +15,9 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import (
     ActivityHour,
     EndCause,
-    Reading,
     Run,
     RunEnd,
+    TokenReading,
     add_activity,
     add_ends,
     add_prices,
@@ -59,7 +59,7 @@ def test_facts_are_read_back_as_written(url: str, ledgers: Ledgers) -> None:
         usd_per_hour=Decimal("0.123456789012345678"),
         as_of=NOW,
     )
-    reading = Reading(environment=FLEET, instance_id="i-1", engine="8000/0", model="m", at=NOW, prompt=2**60)
+    reading = TokenReading(environment=FLEET, instance_id="i-1", engine="8000/0", model="m", at=NOW, prompt=2**60)
     end = RunEnd(
         cloud=Cloud.AWS,
         instance_id="i-1",
