@@ -8,7 +8,7 @@ from gpufleet.settings import KEY
 from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from hosts.node import driver
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings
 from serving.user_data import LEAST_PYTHON
 

@@ -1,21 +1,19 @@
-"""The interface to the inference engine: its arguments, its container's unit, its health page and its metric names.
+"""The engine's container: its arguments, its environment and its systemd unit.
 
-vLLM 0.32 is the only engine. To add an engine, add an `Interface` and an `arguments` function. All queries use vLLM's
-metric names; Prometheus renames the metrics of other engines (`renamed`).
+vLLM is the only engine that the fleet starts; `serving.engines` states what the numbers of all engines mean.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Final
 
 from serving import metrics
-from serving.metrics import Metric
+from serving.engines import CONTRACTS, EngineKind
 
 PORT: Final = metrics.PORTS[metrics.Source.ENGINE]
 UNIT: Final = "gpufleet-engine.service"
@@ -44,52 +42,8 @@ METADATA: Final = {"iptables": "169.254.169.254", "ip6tables": "fd00:ec2::254,fd
 """Addresses where both clouds serve a machine's credentials, by the command that filters them."""
 
 
-class EngineKind(StrEnum):
-    """The supported engines."""
-
-    VLLM = "vllm"
-
-
 class ArgumentError(ValueError):
     """An argument that settings must not contain, or that is invalid."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interface:
-    """How to connect to an engine, and the names of its metrics."""
-
-    health_path: str
-    """It answers 200 when the engine can serve. It still answers 200 during a drain, so it does not show a drain."""
-    key_variable: str
-    """Environment variable of the API key. With it, inference endpoints require `Authorization: Bearer`; health and
-    metrics do not."""
-    running: Metric
-    waiting: Metric
-    input_tokens: Metric
-    cached_input_tokens: Metric
-    output_tokens: Metric
-    kv_cache_usage: Metric
-
-
-VLLM: Final = Interface(
-    health_path="/health",
-    key_variable="VLLM_API_KEY",
-    running=metrics.REQUESTS_RUNNING,
-    waiting=metrics.REQUESTS_WAITING,
-    input_tokens=metrics.PROMPT_TOKENS,
-    cached_input_tokens=metrics.PROMPT_TOKENS_CACHED,
-    output_tokens=metrics.GENERATION_TOKENS,
-    kv_cache_usage=metrics.KV_CACHE_USAGE,
-)
-
-INTERFACES: Final[Mapping[EngineKind, Interface]] = {EngineKind.VLLM: VLLM}
-
-
-def renamed(interfaces: Iterable[Interface]) -> dict[str, str]:
-    """Map these engines' metric names to vLLM's names, which watchdogs and reports use."""
-    numbers = [field.name for field in fields(Interface) if isinstance(getattr(VLLM, field.name), Metric)]
-    pairs = ((getattr(spoken, name).name, getattr(VLLM, name).name) for spoken in interfaces for name in numbers)
-    return {theirs: ours for theirs, ours in pairs if theirs != ours}
 
 
 _DECIDED_ON_THE_INSTANCE: Final = frozenset(
@@ -252,7 +206,7 @@ def check_environment(names: Iterable[str]) -> None:
     Raises ArgumentError with the variable and the fix.
     """
     for name in names:
-        if any(name == known.key_variable for known in INTERFACES.values()):
+        if any(name == known.key_variable for known in CONTRACTS.values()):
             raise ArgumentError(f"engine variable {name}: is set by the node agent; remove it from the settings")
         if _REFUSED_VARIABLES.fullmatch(name):
             raise ArgumentError(f"engine variable {name}: is not one that settings may set; remove it")

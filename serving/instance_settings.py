@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import KeyFormError, public_key
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 
 VERSION: Final = 1
 MOST_ORDER_KEYS: Final = 2

@@ -225,6 +225,12 @@ NODE_CACHE_RETRIES: Final = _node("cache_retries_total", MetricKind.COUNTER, "re
 NODE_ENGINE_RESTARTS: Final = _node(
     "engine_restarts_total", MetricKind.COUNTER, "starts", "starts of the engine's unit by the agent"
 )
+NODE_ENGINE_INFO: Final = _node(
+    "engine_info", MetricKind.GAUGE, "1", "the engine and its release, as the engine reports it, by kind and version"
+)
+NODE_ENGINE_MISSING: Final = _node(
+    "engine_missing", MetricKind.GAUGE, "1", "a metric that the engine's contract needs and its page lacks, by name"
+)
 NODE_ENGINE_CONNECTIONS: Final = _node(
     "engine_connections", MetricKind.GAUGE, "connections", "open connections of other machines to the engine's port"
 )

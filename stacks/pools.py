@@ -7,7 +7,7 @@ from components.capacity import Ownership, PoolCapacity
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import public_key
 from gpufleet.settings.environment import ControlHostSettings, PoolSettings, Settings
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import BootLimits, EngineSettings, InstanceSettings
 
 _ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com/.+")

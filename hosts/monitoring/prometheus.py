@@ -15,7 +15,8 @@ from gpufleet.domain import tags
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.model import Cloud, Instance, InstanceState
 from hosts.monitoring.limits import bounded
-from serving.engine import INTERFACES, Interface, renamed
+from serving.engines import CONTRACTS, EngineKind
+from serving.engines.reading import relabelling
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
 ROUTER_PORT: Final = 8404
@@ -48,8 +49,8 @@ class PrometheusSettings:
     """`address:port` of the exporters that read the ledger."""
     alertmanagers: tuple[str, ...] = ()
     rule_files: tuple[str, ...] = ()
-    engines: tuple[Interface, ...] = tuple(INTERFACES.values())
-    """Engine interfaces whose metrics are renamed to vLLM's names at the scrape."""
+    engines: tuple[EngineKind, ...] = (EngineKind.VLLM,)
+    """The engines of the fleet's pools. Their metrics get canonical names at the scrape."""
     node_exporter: bool = False
     """Whether instances also run the node exporter (metrics of the operating system)."""
 
@@ -95,18 +96,14 @@ _SPARED: Final = {
 """Drops CPU modes: ten series per CPU are 1,920 on a large machine; two per CPU are kept."""
 
 
-def _renames(engines: Sequence[Interface]) -> list[dict[str, Any]]:
-    return [
-        {"source_labels": ["__name__"], "regex": theirs, "target_label": "__name__", "replacement": ours}
-        for theirs, ours in renamed(engines).items()
-    ]
-
-
 def _of_instances(source: Source, settings: PrometheusSettings) -> dict[str, Any]:
     job = _found(source.value, PORTS[source], settings, INSTANCE)
     # A page with its own timestamps could hide its last values, or make old values look new.
     job["honor_timestamps"] = False
-    relabelled = {Source.ENGINE: _renames(settings.engines), Source.HOST: [_SPARED]}.get(source)
+    relabelled = {
+        Source.ENGINE: relabelling(CONTRACTS[kind] for kind in settings.engines),
+        Source.HOST: [_SPARED],
+    }.get(source)
     return {**job, "metric_relabel_configs": relabelled} if relabelled else job
 
 

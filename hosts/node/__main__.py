@@ -29,6 +29,7 @@ from hosts.node.systemd import Systemd, run
 from serving import engine as engines
 from serving.cache import sync
 from serving.cache.disk import Cache, CacheError
+from serving.engines import CONTRACTS
 from serving.instance_settings import InstanceSettings, InstanceSettingsError, load
 
 UNIT: Final = "gpufleet-node.service"
@@ -139,7 +140,7 @@ def serve(root: Path) -> int:
     state.engine_stops = stop_marker.path_of(root)
     log.info("process", outcome="started", phase=state.phase)
     engine = HttpEngine(
-        f"http://{cloud.address}:{engines.PORT}", settings.served_name, engines.INTERFACES[settings.engine.kind]
+        f"http://{cloud.address}:{engines.PORT}", settings.served_name, CONTRACTS[settings.engine.kind]
     )
     services = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, services=services, state=state, power_off=lambda: _power_off(log))

@@ -162,6 +162,7 @@ class Agent:
         self.state.requests_running = None if load is None else load.running
         self._note_health(load is not None, now)
         if load is not None:
+            self.state.engine = self.services.engine.identity()
             self._unwell_since = None
             return
         self._unwell_since = min(self._unwell_since or now, now)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings
 
 PLACE: Final = "proc/driver/nvidia/version"

@@ -5,7 +5,7 @@ from pathlib import Path
 from gpufleet.domain.files import write_private
 from hosts.node.ports import StepError
 from serving import engine as engines
-from serving.engine import EngineKind
+from serving.engines import CONTRACTS, EngineKind
 
 
 def key_path(root: Path) -> Path:
@@ -16,7 +16,7 @@ def key_path(root: Path) -> Path:
 def write_key(root: Path, kind: EngineKind, key: str) -> bool:
     """Write the key file atomically. True if its content changed. Raises StepError."""
     path = key_path(root)
-    text = f"{engines.INTERFACES[kind].key_variable}={key}\n"
+    text = f"{CONTRACTS[kind].key_variable}={key}\n"
     try:
         if path.is_file() and path.read_text("utf-8") == text:
             return False

@@ -39,6 +39,10 @@ def _values(state: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str
     )
     yield metrics.NODE_CACHE_RETRIES, [({}, counters.cache_retries)]
     yield metrics.NODE_ENGINE_RESTARTS, [({}, counters.engine_starts)]
+    if state.engine is not None:
+        identity = {"kind": state.engine.kind.value, "version": state.engine.version or ""}
+        yield metrics.NODE_ENGINE_INFO, [(identity, 1.0)]
+        yield metrics.NODE_ENGINE_MISSING, [({"name": name}, 1.0) for name in state.engine.missing]
     yield metrics.NODE_DRAINING, [({}, float(order is not None))]
     if order is not None:
         yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]

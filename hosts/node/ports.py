@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from serving.cache.store import ObjectStore
+from serving.engines import EngineKind
 
 
 class UnitState(StrEnum):
@@ -95,6 +96,17 @@ class EngineLoad:
     waiting: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineIdentity:
+    """Which engine runs."""
+
+    kind: EngineKind
+    version: str | None = None
+    """As the engine reports it; None: not reported."""
+    missing: tuple[str, ...] = ()
+    """Names that its contract needs and its page lacks."""
+
+
 class EngineClient(Protocol):
     """The engine's HTTP interface."""
 
@@ -102,6 +114,10 @@ class EngineClient(Protocol):
 
     def load(self) -> EngineLoad | None:
         """Return the load; None if unknown."""
+        ...
+
+    def identity(self) -> EngineIdentity:
+        """Return which engine answered the last `load`."""
         ...
 
     def warm_up(self, key: str) -> None:

@@ -14,6 +14,7 @@ from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Phase
 from gpufleet.logs import Log, log_change
 from hosts.node.drain import Order, merge
+from hosts.node.ports import EngineIdentity
 
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
@@ -69,6 +70,8 @@ class NodeState:
         self.counters = Counters()
         self.requests_running: float | None = None
         self.engine_well = False
+        self.engine: EngineIdentity | None = None
+        """The engine that answered last; None: none has answered since this agent started."""
         self.rebalance_advised = False
         self.staged: str | None = None
         """The revision that the bucket declares as served, once it is in the cache."""

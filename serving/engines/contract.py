@@ -204,8 +204,16 @@ class Contract:
     drain: Drain
     sources: tuple[str, ...]
     """Where the facts are from: files of the engine's repository with their commit or release, or recorded pages."""
-    launchable: bool = True
-    """False: read-only. The fleet reads its numbers but does not start it."""
+    key_variable: str | None = None
+    """Environment variable of the API key. With it, inference endpoints require `Authorization: Bearer`."""
+    launchable: bool = False
+    """Whether the fleet can start it. False: read-only, the fleet reads its numbers."""
+
+    @property
+    def newest(self) -> Version:
+        """The start of the newest range of releases that the contract covers."""
+        bounds = [series.versions.since for series in self.series if series.versions.since] + [self.tested.since]
+        return max(bound for bound in bounds if bound is not None)
 
     def at(self, version: Version) -> tuple[EngineSeries, ...]:
         """Return the series of a release."""

@@ -18,7 +18,6 @@ CONTRACT: Final = Contract(
     kind=EngineKind.OLLAMA,
     title="Ollama",
     tested=versions("0.11", "1.0"),
-    launchable=False,
     series=(),
     evidence=EngineEvidenceRule(work=(), idle=()),
     tokens=TokenRecord(

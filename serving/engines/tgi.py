@@ -21,7 +21,6 @@ CONTRACT: Final = Contract(
     kind=EngineKind.TGI,
     title="TGI",
     tested=versions("3.0", "4.0"),
-    launchable=False,
     series=(
         EngineSeries(name="tgi_batch_current_size", measures=metrics.REQUESTS_RUNNING),
         EngineSeries(name="tgi_queue_size", measures=metrics.REQUESTS_WAITING),

@@ -68,6 +68,8 @@ CONTRACT: Final = Contract(
     ),
     probes=Probes(alive="/health", version="/version"),
     drain=Drain(stop=StopMode.FINISHES),
+    key_variable="VLLM_API_KEY",
+    launchable=True,
     sources=(
         "vllm/v1/metrics/loggers.py of vLLM 0.32.0, and of 0.9.3 to 0.21.0 for the names by release",
         "the page of a running vLLM 0.32.0 server",

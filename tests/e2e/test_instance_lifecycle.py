@@ -16,7 +16,7 @@ from gpufleet.clouds.aws import signed
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import AwsGroups
 from gpufleet.domain.model import CapacityType
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings
 from tests.fixtures.e2e.embedded_cloud import (
     SIMULATED,

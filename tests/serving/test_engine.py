@@ -13,7 +13,8 @@ from gpufleet.settings import environment
 from gpufleet.toolchain.folders import ROOT
 from hosts.node import driver
 from serving import engine, metrics
-from serving.engine import ArgumentError, EngineKind, Serve, VllmOptions
+from serving.engine import ArgumentError, Serve, VllmOptions
+from serving.engines import CONTRACTS, EngineKind
 from tests.fixtures.engine_options import EVERYTHING
 
 SERVE = Serve(
@@ -266,9 +267,9 @@ def test_the_simulated_engine_accepts_the_units_arguments() -> None:
     assert settings.max_model_len == 8192
 
 
-def test_every_kind_of_engine_is_supported_everywhere() -> None:
-    known = set(EngineKind)
-    assert set(engine.INTERFACES) == known
+def test_every_engine_that_the_fleet_starts_is_supported_everywhere() -> None:
+    known = {kind for kind, contract in CONTRACTS.items() if contract.launchable}
+    assert all(CONTRACTS[kind].key_variable for kind in known)
     assert set(driver.BUILT_WITH) == known
     assert set(get_args(environment.Engine.model_fields["kind"].annotation)) == known
 

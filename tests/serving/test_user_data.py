@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings, to_json
 from serving.user_data import FETCH, UserDataError, archive_key, render
 from tests.fixtures import signing

@@ -17,7 +17,7 @@ from localcloud import tiny_model
 from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.fixtures.e2e.control_ground import ZONE, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until

@@ -12,7 +12,7 @@ import pytest
 from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
 from serving import metrics
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.exposition import parse, total
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.fixtures import signing

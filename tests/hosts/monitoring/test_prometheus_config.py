@@ -23,16 +23,14 @@ import yaml
 from app.targets import TargetsFile
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 from hosts.monitoring.prometheus import PrometheusSettings, render, targets
-from serving.engine import VLLM
+from serving import metrics
+from serving.engines import EngineKind
 from tests.fixtures.networks import free_network
 from tests.fixtures.prometheus import running
 
 NETWORK = free_network()
 
 PLAIN = PrometheusSettings(cloud=Cloud.AWS, environment="prod")
-
-OTHER = dataclasses.replace(VLLM, running=dataclasses.replace(VLLM.running, name="other:num_running_reqs"))
-"""An engine with another metric name."""
 
 CLAIM = {"gpu-fleet:pool": "chat", "gpu-fleet:environment": "prod"}
 """Tags of a pool; they make no instance a member of it."""
@@ -112,9 +110,10 @@ def test_metrics_of_another_engine_are_renamed() -> None:
 
     assert {rule["action"] for rules in renames().values() for rule in rules} == {"keep"}
     # The filter applies after the renaming.
-    rule, keep = renames(engines=(VLLM, OTHER))["engine"]
+    *rules, keep = renames(engines=(EngineKind.VLLM, EngineKind.LMDEPLOY))["engine"]
     assert keep["action"] == "keep"
-    assert (rule["regex"], rule["replacement"]) == ("other:num_running_reqs", "vllm:num_requests_running")
+    renamed = {rule["regex"]: rule["replacement"] for rule in rules if rule["target_label"] == "__name__"}
+    assert renamed["lmdeploy:num_requests_running"] == metrics.REQUESTS_RUNNING.name
 
 
 def test_routers_are_static_or_in_the_targets_file() -> None:
@@ -188,7 +187,9 @@ def _until_found(url: str) -> list[dict[str, Any]]:
 @needs_prometheus
 @pytest.mark.slow
 def test_a_real_prometheus_reloads_a_changed_targets_file(tmp_path: Path) -> None:
-    settings = dataclasses.replace(PLAIN, scrape_interval=timedelta(seconds=1), engines=(VLLM, OTHER))
+    settings = dataclasses.replace(
+        PLAIN, scrape_interval=timedelta(seconds=1), engines=(EngineKind.VLLM, EngineKind.LMDEPLOY)
+    )
     (tmp_path / "prometheus.yml").write_text(render(settings))
     addresses = [f"{NETWORK}.1.{number}" for number in (1, 2)]
     machine: dict[str, Any] = {
@@ -218,7 +219,7 @@ def test_a_real_prometheus_reloads_a_changed_targets_file(tmp_path: Path) -> Non
 def _metrics(address: str, port: int) -> Iterator[None]:
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = b"DCGM_FI_PROF_GR_ENGINE_ACTIVE 0.5\nother:num_running_reqs 2\n"
+            body = b"DCGM_FI_PROF_GR_ENGINE_ACTIVE 0.5\nlmdeploy:num_requests_running 2\n"
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

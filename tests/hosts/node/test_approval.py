@@ -95,7 +95,7 @@ def test_the_approval_of_another_revision_does_not_count(own_bucket: Path, tmp_p
     (notes / f"{evil}.json").rename(notes / f"{served(own_bucket)}.json")
     machine = machine_of("prod", own_bucket, tmp_path)
     assert not machine.boot.run()
-    assert "is about" in machine.state.status()["error"]
+    assert "approves" in machine.state.status()["error"]
 
 
 class S3Like(FolderStore):

@@ -9,7 +9,7 @@ from gpufleet.domain.model import Phase
 from hosts.node import driver
 from hosts.node.ports import UnitState
 from serving import engine as engines
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings
 from tests.fixtures.node.fake_node import Machine, settings
 

@@ -11,11 +11,11 @@ import pytest
 from hosts.node import health, local_http
 from hosts.node.engine_client import HttpEngine
 from hosts.node.ports import EngineLoad, StepError
-from serving.engine import VLLM
+from serving.engines import CONTRACTS, EngineKind
 from tests.fixtures.networks import served
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
-Response = Callable[[socket.socket], None]
+Response = Callable[[socket.socket, bytes], None]
 
 
 def whole(body: bytes, status: str = "200 OK") -> bytes:
@@ -23,10 +23,11 @@ def whole(body: bytes, status: str = "200 OK") -> bytes:
 
 
 def sends(raw: bytes) -> Response:
-    return lambda connection: connection.sendall(raw)
+    return lambda connection, _: connection.sendall(raw)
 
 
-def trickles(connection: socket.socket) -> None:
+def trickles(connection: socket.socket, request: bytes) -> None:
+    assert request
     connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
     for _ in range(400):
         connection.sendall(b"#")
@@ -41,9 +42,9 @@ def serve() -> Generator[Callable[[Response], str]]:
         def start(respond: Response) -> str:
             class Program(socketserver.BaseRequestHandler):
                 def handle(self) -> None:
-                    self.request.recv(65536)
+                    request = self.request.recv(65536)
                     with suppress(OSError):  # the client may have closed the connection
-                        respond(self.request)
+                        respond(self.request, request)
 
             server = servers.enter_context(served(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Program)))
             return "http://{}:{}".format(*server.server_address[:2])
@@ -52,7 +53,7 @@ def serve() -> Generator[Callable[[Response], str]]:
 
 
 def engine(url: str) -> HttpEngine:
-    return HttpEngine(url, "chat", VLLM)
+    return HttpEngine(url, "chat", CONTRACTS[EngineKind.VLLM])
 
 
 BROKEN = [
@@ -93,6 +94,37 @@ def test_the_load_is_read_from_the_engines_metrics(
     serve: Callable[[Response], str], page: bytes, load: EngineLoad | None
 ) -> None:
     assert engine(serve(sends(whole(page)))).load() == load
+
+
+def at_path(answers: dict[str, bytes]) -> Response:
+    """Answers each path with its own body, and others with 404."""
+
+    def respond(connection: socket.socket, request: bytes) -> None:
+        body = answers.get(request.split()[1].decode())
+        connection.sendall(whole(b"", "404 Not Found") if body is None else whole(body))
+
+    return respond
+
+
+@pytest.mark.parametrize(
+    ("document", "version"),
+    [
+        pytest.param(b'{"version": "0.32.0"}', "0.32.0", id="reported"),
+        pytest.param(b'{"version": "9.1.0"}', "9.1.0", id="of a release without a contract"),
+        pytest.param(b'{"version": 5}', None, id="not a text"),
+        pytest.param(b'{"version": "1\\n2"}', None, id="not printable"),
+        pytest.param(b"[]", None, id="not a document"),
+        pytest.param(b"{", None, id="not JSON"),
+    ],
+)
+def test_the_engine_is_identified_by_its_own_report(
+    serve: Callable[[Response], str], document: bytes, version: str | None
+) -> None:
+    found = engine(serve(at_path({"/metrics": PAGE, "/version": document})))
+    assert found.load() == EngineLoad(running=3, waiting=1)
+    identity = found.identity()
+    assert (identity.kind, identity.version) == (EngineKind.VLLM, version)
+    assert identity.missing == ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'{"choices": []}', b"{", b"\xff"])

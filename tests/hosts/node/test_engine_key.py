@@ -9,7 +9,7 @@ from gpufleet.domain.model import Phase
 from hosts.node import engine_key
 from hosts.node.ports import StepError, UnitState
 from serving import engine as engines
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from tests.fixtures.node.fake_node import Machine
 from tests.fixtures.signing import ENGINE_KEY as KEY
 

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from serving import engine
-from serving.engine import EngineKind, Serve
+from serving.engine import Serve
+from serving.engines import EngineKind
 
 SERVE = Serve(
     kind=EngineKind.VLLM,

@@ -18,7 +18,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from localcloud import tiny_model
 from serving import agent_archive, user_data
 from serving.cache import manifest, publish
-from serving.engine import EngineKind
+from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.fixtures import signing
 from tests.fixtures.clouds.emulator import REPOSITORY, RunningCloud, make_group, make_template, wait_for
