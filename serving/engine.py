@@ -141,7 +141,7 @@ send data to another host; also those that the instance sets."""
 
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
-NO_KEY: Final = "holds no engine key (64 hexadecimal digits, as `gpufleet bootstrap` makes one)"
+NO_KEY: Final = "is not an engine key (64 hexadecimal digits; `gpufleet bootstrap` creates one)"
 
 
 def is_key(text: str) -> bool:
@@ -185,9 +185,7 @@ def wrong_arguments(args: Sequence[str]) -> Iterator[tuple[int, ArgumentError]]:
             yield index, ArgumentError(text)
         elif name not in FLAGS:
             close = get_close_matches(name, sorted(FLAGS)) or ["a flag that docs/security.md lists"]
-            text = (
-                f"engine argument {name}: is not one that settings may give; remove it or write {' or '.join(close)}"
-            )
+            text = f"engine argument {name}: is not allowed in settings; remove it or write {' or '.join(close)}"
             yield index, ArgumentError(text)
         elif separator and name in _VALUES and (wrong := _wrong_value(name, value)) is not None:
             yield index, wrong
@@ -209,7 +207,7 @@ def check_environment(names: Iterable[str]) -> None:
         if any(name == known.key_variable for known in CONTRACTS.values()):
             raise ArgumentError(f"engine variable {name}: is set by the node agent; remove it from the settings")
         if _REFUSED_VARIABLES.fullmatch(name):
-            raise ArgumentError(f"engine variable {name}: is not one that settings may set; remove it")
+            raise ArgumentError(f"engine variable {name}: is not allowed in settings; remove it")
 
 
 def _is_number(text: str) -> bool:

@@ -114,7 +114,7 @@ def load(path: Path) -> InstanceSettings:
     raw = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if raw.get("version") != VERSION:
         raise InstanceSettingsError(
-            f"{path}: is not of version {VERSION}; the agent and the stack are of different releases"
+            f"{path}: must have version {VERSION}; the agent and the stack are of different releases"
         )
     try:
         return from_json(raw)
@@ -154,7 +154,7 @@ def _whole(duration: timedelta) -> int:
 def _text(raw: Mapping[str, Any], name: str) -> str:
     value = raw[name]
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}: is {value!r}, must be a text")
+        raise ValueError(f"{name}: is {value!r}, must be text")
     return value
 
 

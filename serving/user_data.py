@@ -42,7 +42,7 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(
-            f"user data of pool {settings.pool} has {len(script.encode())} bytes, the cloud takes {LARGEST}: "
+            f"user data of pool {settings.pool} has {len(script.encode())} bytes; the limit is {LARGEST}: "
             "shorten engine args or env"
         )
     return script

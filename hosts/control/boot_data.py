@@ -31,7 +31,7 @@ def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) ->
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(
-            f"boot data of the control host have {len(script.encode())} bytes, the cloud takes {LARGEST}"
+            f"boot data of the control host have {len(script.encode())} bytes; the cloud accepts at most {LARGEST}"
         )
     return script
 
@@ -71,6 +71,6 @@ for wait in 1 2 4 8 16 32 64 0; do
   echo "gpu-fleet: bundle not fetched, or not the one expected; next try in $wait s" >&2
   sleep "$wait"
 done
-echo "gpu-fleet: gave up fetching the bundle" >&2
+echo "gpu-fleet: the bundle could not be fetched" >&2
 exit 1
 """

@@ -89,7 +89,7 @@ def render(settings: ControlSettings, places: Places, programs: Mapping[str, str
         f"{SETTLE}.timer": _timer("completion of an interrupted upgrade", *_every(SETTLE_EVERY)),
     }
     if settings.role is Role.CONTROL:
-        backup, digest = "backup of the ledger to the bucket", "the morning's page, once a day"
+        backup, digest = "backup of the ledger to the bucket", "daily cost digest"
         made |= {
             f"{BACKUP}.service": _task(places, settings, backup, "ledger backup"),
             f"{BACKUP}.timer": _timer(backup, *_every(BACKUP_EVERY)),

@@ -112,7 +112,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"{rules.POOL_GPU_ACTIVE} > {settings.gpu_active_above}",
             lasts=settings.gpu_active_for,
             severity=Severity.TICKET,
-            summary=f"Pool {_POOL} has its GPUs busy {_PERCENT} of the time",
+            summary=f"The GPUs of pool {_POOL} are busy {_PERCENT} of the time",
         ),
         Alert(
             name="GpuMemoryGrowing",
@@ -141,7 +141,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
             # An exporter that has just started reports no GPU before its first collection.
             lasts=_minutes(2),
             severity=Severity.TICKET,
-            summary=f"{_NUMBER} GPUs of {_INSTANCE} ({_POOL}) are not there any more: nothing of them is judged",
+            summary=f"{_NUMBER} GPUs of {_INSTANCE} ({_POOL}) are missing: their activity is unknown",
         ),
     )
 
@@ -210,7 +210,7 @@ def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=" or ".join(judged),
             lasts=_minutes(10),
             severity=Severity.PAGE,
-            summary=f"1 % of the answers of pool {_POOL} take longer than {_LENGTH}",
+            summary=f"1 % of the responses of pool {_POOL} take longer than {_LENGTH}",
         ),
     )
 
@@ -231,7 +231,7 @@ def _tokens(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=" or ".join(parts),
             lasts=_minutes(15),
             severity=Severity.TICKET,
-            summary=f"Pool {_POOL} makes {_VALUE} tokens/s, less than it should, while requests wait",
+            summary=f"Pool {_POOL} generates {_VALUE} tokens/s, less than expected, while requests wait",
         ),
     )
 
@@ -257,14 +257,14 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"{on_demand} / {spend} > {settings.fallback_share_above}",
             lasts=timedelta(hours=1),
             severity=Severity.TICKET,
-            summary=f"{_PERCENT} of what pool {_POOL} costs is on-demand",
+            summary=f"{_PERCENT} of the cost of pool {_POOL} is on-demand",
         ),
         Alert(
             name="IdleSpend",
             expression=f"{idle} / {spend} > {settings.idle_share_above}",
             lasts=timedelta(hours=1),
             severity=Severity.TICKET,
-            summary=f"{_PERCENT} of what pool {_POOL} costs is idle",
+            summary=f"{_PERCENT} of the cost of pool {_POOL} is idle",
         ),
         Alert(
             name="BudgetBurnFast",
@@ -291,14 +291,14 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=_silent(),
             lasts=settings.metrics_missing,
             severity=Severity.TICKET,
-            summary=f"{_JOB} of {_INSTANCE} ({_POOL}) does not answer as it should: it is kept, unjudged",
+            summary=f"Metrics of {_JOB} of {_INSTANCE} ({_POOL}) are missing: watchdogs keep the instance",
         ),
         Alert(
             name="AllMetricsMissing",
             expression='absent(up{job="dcgm"}) and on () count(up{job="node"} == 1) > 0',
             lasts=settings.metrics_missing,
             severity=Severity.PAGE,
-            summary="No GPU exporter is found, though instances are there: the targets file or port 9400 is broken",
+            summary="No GPU exporter is found, although instances run: check the targets file and port 9400",
         ),
         Alert(
             name="WatchdogSilent",
@@ -356,14 +356,14 @@ def _machines(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=_cache_failing(settings),
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"{_INSTANCE} ({_POOL}) cannot bring its model from the bucket",
+            summary=f"{_INSTANCE} ({_POOL}) cannot fetch its model from the bucket",
         ),
         Alert(
             name="QuotaNear",
             expression=f"gpufleet_quota_used / gpufleet_quota_limit > {settings.quota_above}",
             lasts=_minutes(15),
             severity=Severity.TICKET,
-            summary=f"{_ENVIRONMENT} runs {_PERCENT} of what quota {_QUOTA} allows",
+            summary=f"{_ENVIRONMENT} uses {_PERCENT} of quota {_QUOTA}",
         ),
     )
 
@@ -376,14 +376,14 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"gpufleet_router_certificate_end_timestamp_seconds{_ROUTER} - time() < {ends:.0f}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"The router's certificate ends in {_LENGTH}",
+            summary=f"The router's certificate expires in {_LENGTH}",
         ),
         Alert(
             name="RouterGone",
             expression='up{job=~"router|haproxy"} == 0 or absent(up{job="router"})',
             lasts=_minutes(2),
             severity=Severity.PAGE,
-            summary="A router does not answer, or none is found",
+            summary="A router does not respond, or no router is found",
         ),
         Alert(
             name="RouterProblem",

@@ -117,11 +117,11 @@ def _panel_of(title: str, description: str, unit: str, *queries: Query, **more: 
 def _fleet() -> tuple[Panel, ...]:
     return (
         _panel_of(
-            "Instances by capacity type", "Instances whose agent answers.", "short",
+            "Instances by capacity type", "Instances whose agent responds.", "short",
             _line(f"sum by (capacity_type) ({rules.POOL_INSTANCES}{{{_HERE}}})", "{{capacity_type}}"),
         ),
         _panel_of(
-            "Spend", "Cost of the last hour, over the time that the ledger knows of it.", "currencyUSD",
+            "Spend", "Cost of the last hour, for the part that the ledger covers.", "currencyUSD",
             _line(f'gpufleet_spend_rate_usd_per_hour{{{_HERE},window="1h"}}', "USD per hour"),
         ),
         _panel_of(
@@ -129,7 +129,7 @@ def _fleet() -> tuple[Panel, ...]:
             _line(f"{rules.POOL_GPU_ACTIVE}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
-            "Output tokens", "Tokens that the engines made.", "short",
+            "Output tokens", "Tokens that the engines generated.", "short",
             _line(f"{rules.POOL_TOKENS_OUT}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
@@ -138,11 +138,11 @@ def _fleet() -> tuple[Panel, ...]:
             _line(f'sum by (pool) (gpufleet_held_requests{{{_HERE},job="{metrics.ROUTER_JOB}"}})', "{{pool}} held"),
         ),
         _panel_of(
-            "Failed requests", "Share of requests answered 5xx or cut off.", "percentunit",
+            "Failed requests", "Share of requests that failed with 5xx or were interrupted.", "percentunit",
             _line(f"{rules.POOL_ERRORS}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
-            "Preemptions", "Spot instances that the cloud took within an hour.", "short",
+            "Preemptions", "Spot instances that the cloud preempted within an hour.", "short",
             _line(f"sum by (pool) (increase(gpufleet_preemptions_total{{{_HERE}}}[1h]))", "{{pool}}"),
         ),
         _panel_of(
@@ -156,7 +156,7 @@ def _pool() -> tuple[Panel, ...]:
     kind = "capacity_type"
     return (
         _panel_of(
-            "Target and instances", "Ready replicas wanted, and the instances whose agent answers.", "short",
+            "Target and instances", "Desired ready replicas, and instances whose agent responds.", "short",
             _line(f"gpufleet_target{{{_POOL}}}", "target"),
             _line(f"sum by ({kind}) ({rules.POOL_INSTANCES}{{{_POOL}}})", "{{capacity_type}}"),
         ),
@@ -174,7 +174,7 @@ def _pool() -> tuple[Panel, ...]:
             _line(f"{rules.POOL_WAITING}{{{_POOL}}}", "waiting"),
         ),
         _panel_of(
-            "Tokens", "Tokens taken in and made.", "short",
+            "Tokens", "Input and output tokens.", "short",
             _line(f"{rules.POOL_TOKENS_IN}{{{_POOL}}}", "input"),
             _line(f"{rules.POOL_TOKENS_OUT}{{{_POOL}}}", "output"),
         ),
@@ -200,14 +200,14 @@ def _instance() -> tuple[Panel, ...]:
             _line(f"{rules.GPU_ACTIVE}{{{_INSTANCE}}}", "active"),
         ),
         _panel_of(
-            "GPU memory", "Share in use. vLLM takes its memory at the start: look for growth.", "percentunit",
+            "GPU memory", "Share in use. vLLM allocates its memory at the start, so watch for growth.", "percentunit",
             _line(f"{rules.GPU_MEMORY}{{{_INSTANCE}}}", "used"),
         ),
         _panel_of(
             "Temperature", "The hottest GPU.", "celsius", _line(f"{rules.GPU_TEMPERATURE}{{{_INSTANCE}}}", "hottest")
         ),
         _panel_of(
-            "Power", "Drawn by each GPU.", "watt",
+            "Power", "Power of each GPU.", "watt",
             _line(f"{metrics.POWER_USAGE}{{{_INSTANCE}}} < 1e6", "GPU {{gpu}}"),
         ),
         _panel_of(
@@ -216,7 +216,7 @@ def _instance() -> tuple[Panel, ...]:
             _line(f"{rules.WAITING}{{{_INSTANCE}}}", "waiting"),
         ),
         _panel_of(
-            "Output tokens", "Tokens that the engine made.", "short",
+            "Output tokens", "Tokens that the engine generated.", "short",
             _line(f"{rules.TOKENS_OUT}{{{_INSTANCE}}}", "tokens per second"),
         ),
         _panel_of(
@@ -225,7 +225,7 @@ def _instance() -> tuple[Panel, ...]:
             kind="state-timeline",
         ),
         _panel_of(
-            "Boot", "Length of each boot step.", "s",
+            "Boot", "Duration of each boot step.", "s",
             _line(f"{metrics.NODE_BOOT_SECONDS}{{{_INSTANCE}}}", "{{step}}"),
         ),
         *_host(),
@@ -241,7 +241,7 @@ def _host() -> tuple[Panel, ...]:
             _line(f"1 - avg by (instance_id) (sum by (instance_id, cpu) (rate({waits}[5m])))", "busy"),
         ),
         _panel_of(
-            "Memory left", f"Share of the machine's own memory that programs could still get. {_RARE}", "percentunit",
+            "Memory left", f"Share of the machine's own memory that is available to programs. {_RARE}", "percentunit",
             _line(f"{metrics.HOST_MEMORY_AVAILABLE}{{{_INSTANCE}}} / {metrics.HOST_MEMORY_TOTAL}", "available"),
         ),
         _panel_of(
@@ -265,7 +265,7 @@ def _cost() -> tuple[Panel, ...]:
             "Spend by pool", "Cost of the last hour.", "currencyUSD", _line(f"sum by (pool) ({spend})", "{{pool}}")
         ),
         _panel_of(
-            "Spend by use", "What the money was for: used, idle, starting, unused reservations.", "currencyUSD",
+            "Spend by use", "Cost by use: used, idle, starting, unused reservations.", "currencyUSD",
             _line(f"sum by (state) ({spend})", "{{state}}"),
         ),
         _panel_of(

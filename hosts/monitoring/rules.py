@@ -108,7 +108,7 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
             name=TOKENS_OUT,
             expression=f"sum by ({BY_INSTANCE}) (rate({metrics.GENERATION_TOKENS}[{window}]))",
             unit="tokens/s",
-            meaning="output tokens made",
+            meaning="output tokens generated",
         ),
     )
 
@@ -122,7 +122,7 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
             name=POOL_INSTANCES,
             expression=f'count by ({BY_POOL}, capacity_type) (up{{job="node"}} == 1)',
             unit="instances",
-            meaning="instances whose agent answers",
+            meaning="instances whose agent responds",
         ),
         Recording(
             name=POOL_GPU_ACTIVE,
@@ -140,19 +140,19 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
             name=POOL_ENGINES,
             expression=f"count by ({BY_POOL}) ({RUNNING})",
             unit="instances",
-            meaning="instances whose engine answers",
+            meaning="instances whose engine responds",
         ),
         Recording(
             name=POOL_TOKENS_OUT,
             expression=f"sum by ({BY_POOL}) ({TOKENS_OUT})",
             unit="tokens/s",
-            meaning="output tokens made",
+            meaning="output tokens generated",
         ),
         Recording(
             name=POOL_TOKENS_IN,
             expression=f"sum by ({BY_POOL}) (rate({metrics.PROMPT_TOKENS}[{window}]))",
             unit="tokens/s",
-            meaning="input tokens taken in",
+            meaning="input tokens processed",
         ),
         Recording(
             name=POOL_P99,
@@ -180,7 +180,7 @@ def _of_pools(window: str) -> tuple[Recording, ...]:
             # No failed series means a share of 0 if there are requests; without requests there is no share.
             expression=f"({failed} or {every} * 0) / ({every} > 0)",
             unit="share",
-            meaning="requests answered 5xx or cut off",
+            meaning="requests that failed with 5xx or were interrupted",
         ),
     )
 

@@ -107,7 +107,9 @@ class Cache:
         with self._open_lock(check_digest(digest)) as file:
             while not _try_lock(file, fcntl.LOCK_EX):
                 if time.monotonic() >= deadline:
-                    raise TimeoutError(f"another process brings {digest[:12]}… and did not end in {limit_s:.0f} s")
+                    raise TimeoutError(
+                        f"another process downloads {digest[:12]}… and did not finish within {limit_s:.0f} s"
+                    )
                 waiting()
                 time.sleep(0.1)
             yield

@@ -107,7 +107,7 @@ def parse(body: bytes, digest: str | None = None) -> Manifest:
             name=str(fields["name"]), revision=str(fields["revision"]), files=files, facts=fields.get("facts", {})
         )
     except (KeyError, TypeError) as error:
-        raise ManifestError(f"the manifest lacks a field: {error}") from error
+        raise ManifestError(f"the manifest has a missing field: {error}") from error
     _check_whole(manifest)
     return manifest
 
@@ -129,7 +129,7 @@ def _file(entry: Mapping[str, Any]) -> File:
 def _check_whole(manifest: Manifest) -> None:
     paths = [file.path.lower() for file in manifest.files]
     if twice := sorted(path for path, count in Counter(paths).items() if count > 1):
-        raise ManifestError(f"files named twice: {', '.join(twice)}")
+        raise ManifestError(f"the manifest lists files twice: {', '.join(twice)}")
     if not any(path.endswith(".safetensors") for path in paths):
         raise ManifestError("no *.safetensors file: only weights in safetensors are served")
     if "config.json" not in paths:
@@ -139,19 +139,19 @@ def _check_whole(manifest: Manifest) -> None:
 def check_path(path: Any) -> str:
     """Check a path inside a model's folder. Raises ManifestError for `..`, hidden files, and types with code."""
     if not isinstance(path, str) or not _PATH.fullmatch(path) or len(path) > 512:
-        raise ManifestError(f"{path!r}: no plain relative path")
+        raise ManifestError(f"{path!r}: is not a plain relative path")
     suffix = posixpath.splitext(path)[1]
     if suffix.lower() not in SUFFIXES:
         raise ManifestError(f"{path}: files of type {suffix or '(none)'} are not served (safetensors only)")
     if path.lower() in _RESERVED:
-        raise ManifestError(f"{path}: a name that the cache keeps for itself")
+        raise ManifestError(f"{path}: this name is reserved for the cache")
     return path
 
 
 def check_digest(value: Any) -> str:
     """Check a sha256 in hexadecimal. Raises ManifestError."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise ManifestError(f"{value!r}: no sha256 in hex")
+        raise ManifestError(f"{value!r}: is not a hexadecimal sha256")
     return value
 
 

@@ -79,14 +79,14 @@ def _check(pem: str, source: str, now: float) -> float:
         raise CertificateError(f"{source}: has no private key; write certificate, chain and key into one file")
     ends = _ends(pem, source)
     if ends <= now:
-        raise CertificateError(f"{source}: the certificate has ended")
+        raise CertificateError(f"{source}: the certificate has expired")
     return ends
 
 
 def _ends(pem: str, source: str) -> float:
     done = _openssl("x509", "-noout", "-enddate", text=pem)
     if done.returncode != 0:
-        raise CertificateError(f"{source}: holds no certificate ({done.stderr.strip().splitlines()[:1]})")
+        raise CertificateError(f"{source}: contains no certificate ({done.stderr.strip().splitlines()[:1]})")
     return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
 
 
@@ -94,7 +94,7 @@ def _make() -> str:
     kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", str(_OWN_DAYS))
     done = _openssl("req", "-x509", *kind, "-subj", "/CN=gpu-fleet router", "-keyout", "-", "-out", "-")
     if done.returncode != 0:
-        raise CertificateError(f"openssl made no certificate: {done.stderr.strip()[-200:]}")
+        raise CertificateError(f"openssl did not create a certificate: {done.stderr.strip()[-200:]}")
     return done.stdout
 
 

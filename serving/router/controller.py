@@ -163,7 +163,7 @@ class Controller:
     def _keep_running(self) -> None:
         if self.haproxy.running:
             return
-        self.log.error("haproxy", outcome="crashed", detail="HAProxy ended by itself; starting it again")
+        self.log.error("haproxy", outcome="crashed", detail="HAProxy exited unexpectedly; restarting it")
         try:
             self._start_haproxy()
             self.note("haproxy", "")
@@ -252,7 +252,7 @@ class Controller:
             self._sources.keep_replicas(self._wanted, time.time())
             self.note("inventory", "")
         except OSError as error:
-            self.note("inventory", f"inventory: {error}; keeping the servers there are")
+            self.note("inventory", f"inventory: {error}; keeping the current servers")
 
     def _move_servers(self) -> None:
         rules = membership.MembershipRules(
@@ -293,7 +293,7 @@ class Controller:
             self.certificate.renew(self.haproxy.admin, time.time(), self.log)
             self.note("certificate", "")
         except OSError as error:
-            self.note("certificate", f"{error}; the old one stays")
+            self.note("certificate", f"{error}; the old one is kept")
 
     def _judge(self) -> None:
         changes, self._breaker = breaker.judge(self._shown, self._breaker, self.breaker_rules, self.clock())
@@ -330,8 +330,8 @@ def only_one(paths: RouterPaths) -> Generator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RouterBusyError(
-                f"{paths.state}: another router controller (process {_holder(lock)}) works here; "
-                "stop it, or give this one another --state"
+                f"{paths.state}: another router controller (process {_holder(lock)}) uses this folder; "
+                "stop it, or start this one with another --state"
             ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))

@@ -63,8 +63,10 @@ def _traffic(meter: Meter) -> Iterator[Metric]:
     ):
         yield counter(f"gpufleet_router_key_{name}_total", meaning, values)
     all_ms, first_ms = _histograms(meter.all_ms), _histograms(meter.first_ms)
-    yield histogram("gpufleet_router_answer_seconds", "Arrival to last byte, of answers 2xx.", all_ms)
-    yield histogram("gpufleet_router_first_byte_seconds", "Arrival to first byte, of 2xx.", first_ms)
+    yield histogram("gpufleet_router_answer_seconds", "From arrival to the last byte of 2xx responses.", all_ms)
+    yield histogram(
+        "gpufleet_router_first_byte_seconds", "From arrival to the first byte of 2xx responses.", first_ms
+    )
 
 
 def _by_pool(values: Mapping[str, int]) -> list[tuple[Labels, float]]:

@@ -108,16 +108,16 @@ def _backend(
         f"    http-after-response add-header X-Gpufleet-Reason %[{REASON}]",
         f"    http-after-response add-header X-Gpufleet-Pool {pool.name}",
         *(_affinity() if rules.balance is Balance.PREFIX else ()),
-        "    # another key than the router's: the replica's fault, and no matter of the client's key",
+        "    # 401: the replica has another key than the router; the client's key is not the cause",
         "    http-response deny deny_status 502 if { status 401 }",
         *_usage(),
-        "    # a request that an engine refused because it is stopped was not begun: clients may try again",
+        "    # a request that an engine refused because it stops was not started: clients may retry",
         f"    http-response deny deny_status 503 if {{ status 500 }} {{ res.body -m sub {quoted(SHUTTING_DOWN)} }}",
-        "    # what comes by the activator has the replica's name already",
+        "    # responses from the activator already name the replica",
         "    http-response allow if { srv_id 1 }",
         "    http-response del-header X-Gpufleet- -m beg",
         "    http-response add-header X-Gpufleet-Replica %s",
-        "    # used only when no replica can be: HAProxy alone would answer 503 at once",
+        "    # used only without an available replica: HAProxy would respond 503 at once",
         f"    server {ACTIVATOR} unix@{ACTIVATOR_SOCKET} id 1 backup",
     ]
     lines += [
@@ -157,11 +157,11 @@ def _affinity() -> list[str]:
     )
     hashed = f"    http-request set-var(txn.affinity) var(txn.start),xxh64 if {enough}"
     return [
-        "    # that is all where there is no choice, or little to choose by",
+        "    # done if there is only one replica, or too little to hash",
         "    http-request allow if { nbsrv le 1 }",
         "    http-request set-var(txn.affinity) req.hdr(x-session-id)",
         f"    http-request allow if {{ req.body_len lt {SHORTEST_PREFIX} }} || {{ var(txn.affinity) -m found }}",
-        "    # what a replica's cache may know: the first message, with the second where that is a system prompt",
+        "    # what a replica's cache may contain: the first message, and the second if the first is a system prompt",
         "    # (cut only when it is hashed: a cut makes bytes, and each look at them as text goes over all of them)",
         f"    http-request set-var(txn.start) req.body,bytes(0,{READ_BYTES}),{taken(START, 2)}",
         f"    http-request set-var(txn.affinity) var(txn.start),{cut},xxh64 if {enough} !{system}",
@@ -186,7 +186,7 @@ def _affinity() -> list[str]:
 def _usage() -> list[str]:
     """Return rules that read tokens for metering. They wait for complete JSON responses, never for streams."""
     return [
-        "    # tokens for the metering; a stream is not waited for",
+        "    # tokens for the metering; do not wait for streams",
         "    http-response wait-for-body time 2s if { res.hdr(content-type) -m beg application/json }",
         f"    http-response set-var(txn.tokens) res.body,{taken(TOKENS, 2, '/')}",
     ]

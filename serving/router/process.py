@@ -46,9 +46,9 @@ def check_config(config: Path) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise HaproxyError(f"HAProxy did not judge {config} within {CHECK_LIMIT_S:.0f} s") from error
+        raise HaproxyError(f"HAProxy did not finish its check of {config} within {CHECK_LIMIT_S:.0f} s") from error
     if done.returncode != 0:
-        raise HaproxyError(f"HAProxy refuses {config}: {_errors_in(done.stderr)}")
+        raise HaproxyError(f"HAProxy rejects {config}: {_errors_in(done.stderr)}")
 
 
 def _files(config: Path) -> list[str]:

@@ -78,10 +78,10 @@ def _defaults(settings: RouterSettings) -> str:
     pages = (
         error_page(400, invalid("The request is malformed.", "bad_request")),
         error_page(408, invalid("The request did not arrive in time.", "request_timeout")),
-        error_page(500, busy("The router could not pass this on.", "internal_error")),
-        error_page(502, busy("The replica broke off its answer.", "bad_gateway")),
+        error_page(500, busy("The router could not forward this request.", "internal_error")),
+        error_page(502, busy("The replica interrupted its response.", "bad_gateway")),
         error_page(503, busy("No replica of this model is ready; try again.", "no_replica_ready"), retry_after=5),
-        error_page(504, busy("The replica did not answer in time.", "timeout")),
+        error_page(504, busy("The replica did not respond in time.", "timeout")),
     )
     return f"""\
 defaults

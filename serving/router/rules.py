@@ -117,7 +117,7 @@ def _headers(policy: RouterPolicy) -> list[str]:
         f" {{ req.fhdr(x-request-id) -m reg {_ID} }}",
         "    http-request set-header X-Request-Id %[var(txn.id)]",
         "    http-after-response set-header X-Request-Id %[var(txn.id)] if { var(txn.id) -m found }",
-        "    # the log names who was refused",
+        "    # the log contains the refused client's address",
         "    http-after-response set-var(txn.refused) var(sess.client) if { status 401 403 404 }",
     ]
 
@@ -130,12 +130,12 @@ def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
     return [
         "    http-request del-header Forwarded",
         "    http-request del-header X-Gpufleet- -m beg",
-        "    # pages of the router's own; of an engine's pages clients see these alone (not /metrics, /sleep)",
+        "    # the router's own pages; clients reach only these pages of engines (not /metrics, /sleep)",
         f"    acl page_of_engines path {' '.join(dict.fromkeys([*PAGES, *policy.more_pages]))}",
         "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
         answer(404, invalid("There is no such page.", "not_found"), when="!page_of_engines"),
-        answer(404, invalid("This page takes POST alone.", "not_found"), when="!METH_POST"),
+        answer(404, invalid("This page accepts only POST.", "not_found"), when="!METH_POST"),
     ]
 
 
@@ -185,7 +185,7 @@ def _client(policy: RouterPolicy) -> list[str]:
         f"    http-request set-var(txn.bound) var(txn.key_hash),map_str({Map.KEY_MODELS.file})",
     ]
     if policy.require_key:
-        text = invalid("Give a valid API key: Authorization: Bearer KEY.", "invalid_api_key")
+        text = invalid("Send a valid API key: Authorization: Bearer KEY.", "invalid_api_key")
         lines.append(answer(401, text, when="!{ var(txn.key) -m found }"))
     return [*lines, *_limit(policy), *_class(policy)]
 
@@ -234,7 +234,7 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
         *_by_class(policy),
         "    # 7. default",
         f"    http-request set-var(txn.pool) var(txn.pool_by_model) if {_UNDECIDED}",
-        "    # whoever has a pool is done here; all others need a model that is served",
+        "    # requests with a pool are done; all others need a served model",
         f"    http-request allow if {_DECIDED}",
         *_model_errors(topology),
     ]
@@ -242,15 +242,17 @@ def _decision(topology: Topology, policy: RouterPolicy) -> list[str]:
 
 def _bound() -> list[str]:
     """Give a restricted key only its models, by these models' own rules: no other rule may select its pool."""
-    none = "This API key is for certain models; name one of them."
+    none = "This API key is limited to certain models; name one of them."
     return [
-        "    # 0. keys that are for certain models",
+        "    # 0. keys that are limited to certain models",
         "    http-request set-var(txn.may) var(txn.key_hash),concat(:,txn.model),"
         f"map_str({Map.KEY_MODELS.file}) if {_BOUND}",
         answer(403, invalid(none, "model_not_allowed", "model"), when=f"{_BOUND} !{{ var(txn.may) -m found }}"),
         answer(
             403,
-            invalid("x-model-override is not for a key of certain models.", "override_not_allowed"),
+            invalid(
+                "x-model-override is not allowed for a key that is limited to certain models.", "override_not_allowed"
+            ),
             when=f"{_BOUND} {{ req.fhdr_cnt(x-model-override) gt 0 }}",
         ),
     ]
@@ -266,7 +268,7 @@ def _override(topology: Topology) -> list[str]:
     asked = "{ var(txn.override) -m found }"
     names = ", ".join(pool.name for pool in topology.pools)
     return [
-        "    # 1. override: from trusted networks alone",
+        "    # 1. override: only from trusted networks",
         "    http-request set-var(txn.override) req.fhdr(x-model-override)",
         answer(
             403,
@@ -276,7 +278,7 @@ def _override(topology: Topology) -> list[str]:
         f"    http-request set-var(txn.pool) var(txn.override),map_str({Map.POOLS.file})",
         answer(
             400,
-            invalid(f"x-model-override names no pool. Pools: {names}", "unknown_pool"),
+            invalid(f"x-model-override does not name a pool. Pools: {names}", "unknown_pool"),
             when=f"{asked} {_UNDECIDED}",
         ),
         _because("override"),
@@ -341,7 +343,7 @@ def _arms(policy: RouterPolicy) -> list[str]:
     if not any(model.arms for model in policy.models.values()):
         return []
     return [
-        "    # 4. arms of an experiment: a hundred places, shared out by percent",
+        "    # 4. arms of an experiment: 100 slots, divided by percent",
         f"    http-request set-var(txn.salt) var(txn.model),map_str({Map.ARMS_SALT.file})",
         "    http-request set-var(txn.subject) src",
         "    http-request set-var(txn.subject) var(txn.user) if { var(txn.user) -m found }",

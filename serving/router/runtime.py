@@ -98,7 +98,7 @@ class AdminSocket:
             key, _, value = line.partition(": ")
             if key == "Pid":
                 return int(value)
-        raise OSError("HAProxy's `show info` names no Pid")
+        raise OSError("HAProxy's `show info` contains no Pid")
 
 
 def _batches(commands: Iterable[str]) -> Iterable[str]:
@@ -117,7 +117,7 @@ def parse_stat(text: str) -> tuple[ServerStatus, ...]:
     """Parse the CSV of `show stat`: the replicas in backends of pools. Raises OSError."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith("# "):
-        raise OSError(f"HAProxy's `show stat` is not understood: {text[:80]!r}")
+        raise OSError(f"HAProxy's `show stat` cannot be parsed: {text[:80]!r}")
     names = lines[0][2:].split(",")
     found: list[ServerStatus] = []
     for line in lines[1:]:

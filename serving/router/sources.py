@@ -76,7 +76,7 @@ class RouterSources:
         except FileNotFoundError:
             return inputs
         except (OSError, ValueError) as error:
-            self._note("kept", f"what the last router kept is of no use: {error}")
+            self._note("kept", f"the data that the last router stored cannot be used: {error}")
             return inputs
 
     def read(self, last: RouterInputs) -> RouterInputs:
@@ -87,14 +87,14 @@ class RouterSources:
             inputs = replace(inputs, document=document, topology=from_document(document))
             self._note("document", "")
         except (OSError, ValueError) as error:
-            kept = "" if last.document is None else "; keeping the last good one"
+            kept = "" if last.document is None else "; keeping the last valid one"
             self._note("document", f"fleet document: {error}{kept}")
         inputs = self._with_engine_key(self._with_policy(inputs))
         try:
             inputs = replace(inputs, keys=self._fleet.keys())
             self._note("keys", "")
         except (OSError, ValueError) as error:
-            self._note("keys", f"API keys: {error}; keeping the last good ones")
+            self._note("keys", f"API keys: {error}; keeping the last valid ones")
         return inputs
 
     def keep(self, inputs: RouterInputs) -> None:
@@ -114,7 +114,7 @@ class RouterSources:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, TypeError, KeyError) as error:
-            self._note("kept replicas", f"the replicas that the last router kept are of no use: {error}")
+            self._note("kept replicas", f"the replicas that the last router stored cannot be used: {error}")
             return ()
         pools = {pool.name for pool in topology.pools}
         return tuple(replica for replica in found if replica.pool in pools) if lately else ()
@@ -130,7 +130,7 @@ class RouterSources:
             self._kept_replicas = (replicas, now)
             self._note("kept replicas", "")
         except OSError as error:
-            self._note("kept replicas", f"the replicas are not written down for the next router: {error}")
+            self._note("kept replicas", f"the replicas cannot be stored for the next router: {error}")
 
     def _with_engine_key(self, inputs: RouterInputs) -> RouterInputs:
         if inputs.document is None:
@@ -139,7 +139,7 @@ class RouterSources:
             inputs = replace(inputs, engine_key=self._fleet.engine_key(inputs.document))
             self._note("engine key", "")
         except (OSError, ValueError) as error:
-            rest = "keeping the last good one" if inputs.engine_key else "engines refuse requests without it"
+            rest = "keeping the last valid one" if inputs.engine_key else "engines refuse requests without it"
             self._note("engine key", f"engine key: {error}; {rest}")
         return inputs
 
@@ -152,7 +152,7 @@ class RouterSources:
                 raise ValueError(f"names pools that the fleet does not have: {', '.join(unknown_pools)}")
             self._note("policy", "")
         except (OSError, ValueError) as error:
-            self._note("policy", f"routing policy: {error}; keeping the last good one")
+            self._note("policy", f"routing policy: {error}; keeping the last valid one")
             unknown_pools = inputs.policy.unknown_pools({pool.name for pool in inputs.topology.pools})
             return replace(inputs, policy=RouterPolicy()) if unknown_pools else inputs
         return replace(inputs, policy=policy)

@@ -84,11 +84,11 @@ def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: S
     estimates.
     """
     if machine.gpu_share != 1:
-        return "has a fraction of a GPU, which is not sized"
+        return "has a fraction of a GPU, which sizing does not support"
     try:
         gpu = catalogue.gpu(machine.gpu)
     except UnknownMachineError:
-        return f"nothing is known of {machine.gpu}"
+        return f"the GPU {machine.gpu} is unknown"
     whole = SizedReplica(
         model=model,
         weights=weights,

@@ -104,9 +104,9 @@ def read(config: Config) -> ModelShape:
     except SizingError:
         raise
     except KeyError as error:
-        raise SizingError(f"config.json: {error.args[0]!r} is missing, or holds a word that is not known") from error
+        raise SizingError(f"config.json: {error.args[0]!r} is missing or has an unknown value") from error
     except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise SizingError(f"config.json: a field is of another kind than it must be: {error}") from error
+        raise SizingError(f"config.json: a field has the wrong type: {error}") from error
 
 
 def _read(config: Config) -> ModelShape:
@@ -175,8 +175,8 @@ def _layers(family: str, config: Config) -> tuple[Layer, ...]:
     if family in STANDARD:
         return _standard(family, config)
     raise SizingError(
-        f"model_type {family!r} is not known: to size it, its layers' kinds (full, sliding, latent, state) and their "
-        "sizes must be read in serving/sizing/families.py, and tried against vLLM's own count of blocks"
+        f"model_type {family!r} is not supported: add its layer types (full, sliding, latent, state) and their "
+        "sizes to serving/sizing/families.py, and compare the result with vLLM's own number of blocks"
     )
 
 
@@ -202,7 +202,7 @@ def _kind(name: str) -> str:
         "mamba": "state",
     }
     if name not in known:
-        raise SizingError(f"config.json: layer type {name!r} is not known; known are {', '.join(known)}")
+        raise SizingError(f"config.json: layer type {name!r} is unknown; known types: {', '.join(known)}")
     return known[name]
 
 
@@ -298,7 +298,9 @@ def _mixed_kinds(family: str, config: Config) -> list[str]:
         known = {"M": "state", "*": "full", "-": "nothing", "E": "nothing"}
         pattern = str(config["hybrid_override_pattern"])
         if unknown := sorted(set(pattern) - set(known)):
-            raise SizingError(f"config.json: hybrid_override_pattern holds {unknown}; known are {', '.join(known)}")
+            raise SizingError(
+                f"config.json: hybrid_override_pattern contains {unknown}; known letters: {', '.join(known)}"
+            )
         return [known[letter] for letter in pattern]
     types = config.get("layer_types") or config.get("layers_block_type")
     if types:

@@ -90,7 +90,7 @@ def refusal(model: ModelShape, gpu: Gpu, request: FitRequest) -> str | None:
     if model.quantization in _FP4 and not gpu.fp8:
         return f"{gpu.name} cannot compute {model.quantization} weights"
     if model.quantization in _FP8 and not gpu.fp8:
-        return f"{gpu.name} has no FP8 arithmetic, the checkpoint is in FP8: take one in 16 bits, AWQ or GPTQ"
+        return f"{gpu.name} has no FP8 arithmetic, but the checkpoint is in FP8: use one in 16 bits, AWQ or GPTQ"
     return None
 
 
@@ -117,9 +117,9 @@ def fit(model: ModelShape, weights: Weights, gpu: Gpu, request: FitRequest, spli
     impossible = refusal(model, gpu, request) or _indivisible(model, tp)
     reason = impossible or _memory_reason(left, plan, at_once, request)
     if not gpu.bf16 and model.dtype == "bfloat16":
-        notes.append(f"{gpu.name} has no BF16: computed in FP16, which some models do not survive (Gemma)")
+        notes.append(f"{gpu.name} has no BF16: computed in FP16, which breaks some models (Gemma)")
     if kv_heads < tp and model.layers:
-        notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is kept {tp // max(1, kv_heads)} times")
+        notes.append(f"{kv_heads} key heads on {tp} GPUs: each key head is stored {tp // max(1, kv_heads)} times")
     if model.multimodal:
         notes.append(_SENSES_NOTE)
     if request.speculate and speculation(model).method is None:

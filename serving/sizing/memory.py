@@ -84,7 +84,9 @@ def layout(model: ModelShape, shape: CacheShape) -> KvLayout | None:
         group = LayerGroup(layers=count, blocks_per_request=_blocks_per_request(layer, shape))
         return _layout(pages[layer] * count, [group], shape)
     if len(set(pages.values())) != 1:
-        raise SizingError("layers with keys of different sizes: vLLM packs them by rules that are not modelled here")
+        raise SizingError(
+            "layers with keys of different sizes: this is not supported, because vLLM packs them by special rules"
+        )
     return _grouped(kinds, next(iter(pages.values())), shape)
 
 

@@ -80,7 +80,7 @@ def test_a_hub_gives_one_commit_its_licence_and_no_pickle(model: Path, tmp_path:
     ("harm", "message"),
     [
         pytest.param("only pickles", "pickles are not taken", id="only pickles"),
-        pytest.param("climbs", "no plain relative path", id="a path that climbs"),
+        pytest.param("climbs", "not a plain relative path", id="a path that climbs"),
         pytest.param("swapped", "expected sha256 000000000000", id="bytes that are not those the hub published"),
         pytest.param("other", "HF_TOKEN", id="a repository that is not there"),
     ],

@@ -124,7 +124,7 @@ def test_production_serves_only_approved_revisions(model: Path, tmp_path: Path) 
     second = add(model, bucket, "second")
     notes = bucket / "approvals/chat"
     (notes / f"{second}.json").write_bytes((notes / f"{first}.json").read_bytes())
-    with pytest.raises(AppError, match="approve it again"):
+    with pytest.raises(AppError, match="approve the revision again"):
         run("model", "rollout", second, *at)
     with pytest.raises(AppError, match="no such revision"):
         run("model", "approve", "0" * 64, *at)
@@ -221,7 +221,7 @@ def test_sizing_errors_are_named(model: Path, tmp_path: Path) -> None:
 
 def test_no_fit_is_exit_3(model: Path) -> None:
     found = run("size", model, "--gpu", "T4", "--concurrency", "100000000", code=3)
-    assert "were asked for" in found["fits"][0]["reason"]
+    assert "are required" in found["fits"][0]["reason"]
 
 
 def test_unknown_locations_are_named(model: Path) -> None:

@@ -56,16 +56,16 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.engine.env.: is not a name of a variable (is ''); write letters, digits and underscores, and do "
      "not begin with a digit"),
     ("arg that reads code", AWS, {"pools.0.engine.args": ["--middleware", "mine.Middleware"]},
-     "pools.0.engine.args.0: is not one that settings may give (is '--middleware'); remove it or write a flag that "
+     "pools.0.engine.args.0: is not allowed in settings (is '--middleware'); remove it or write a flag that "
      "docs/security.md lists"),
     ("arg shortened", AWS, {"pools.0.engine.args": ["--max-model", "8192"]},
-     "pools.0.engine.args.0: is not one that settings may give (is '--max-model'); remove it or write "
+     "pools.0.engine.args.0: is not allowed in settings (is '--max-model'); remove it or write "
      "--max-model-len or --max-num-seqs"),
     ("arg of an unsafe format", AWS, {"pools.0.engine.args": ["--load-format", "pt"]},
      "pools.0.engine.args.1: 'pt' is not safe to load (is 'pt'); write one of auto, dummy, fastsafetensors, "
      "runai_streamer, safetensors"),
     ("env that opens pages", AWS, {"pools.0.engine.env": {"VLLM_SERVER_DEV_MODE": "1"}},
-     "pools.0.engine.env.VLLM_SERVER_DEV_MODE: is not one that settings may set (is 'VLLM_SERVER_DEV_MODE'); "
+     "pools.0.engine.env.VLLM_SERVER_DEV_MODE: is not allowed in settings (is 'VLLM_SERVER_DEV_MODE'); "
      "remove it"),
     ("arg api key value", AWS, {"pools.0.engine.args": ["--seed", HUB]},
      "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; engines load "

@@ -67,7 +67,7 @@ def test_an_engine_without_authentication_is_not_started(machine: Machine) -> No
 def test_an_invalid_engine_key_starts_no_engine_and_is_not_shown(machine: Machine, secret: str) -> None:
     machine.cloud.engine_key = secret
     assert not machine.boot.run()
-    assert "ssm:/engine-key: holds no engine key (64 hexadecimal digits" in machine.state.status()["error"]
+    assert "ssm:/engine-key: is not an engine key (64 hexadecimal digits" in machine.state.status()["error"]
     assert ("start", engines.UNIT) not in machine.units.calls
     assert not secret or secret not in json.dumps(machine.state.status()) + "".join(machine.lines)
 

@@ -68,7 +68,9 @@ def test_a_router_that_cannot_read_the_key_uses_the_last_one_and_reports_it(tmp_
         router.ready()
         assert router.chat().status_code == 200
         problems = router.controller.problems
-        router.until(lambda: "keeping the last good one" in problems.get("engine key", ""), "the problem is reported")
+        router.until(
+            lambda: "keeping the last valid one" in problems.get("engine key", ""), "the problem is reported"
+        )
         fleet.key_error = ""
         router.until(lambda: not problems["engine key"], "it is well again")
 
@@ -121,7 +123,7 @@ def test_the_key_has_its_own_secret_and_a_silent_store_is_not_read_every_time(
 def test_another_secret_in_the_document_is_not_sent_to_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_fleet.secrets, "read", lambda *_: "xoxb-correct-horse-battery")
     fleet_document = document(CHAT).model_copy(update={"engine_key": "ssm:/gpu-fleet/test/slack-token"})
-    with pytest.raises(OSError, match="slack-token: holds no engine key") as refused:
+    with pytest.raises(OSError, match="slack-token: is not an engine key") as refused:
         LiveFleet("file:///fleet.json").engine_key(fleet_document)
     assert "horse" not in str(refused.value)
 

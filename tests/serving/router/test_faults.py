@@ -140,7 +140,7 @@ def test_a_router_that_starts_without_its_document_uses_the_last_one(tmp_path: P
         router.ready()
         assert router.chat("gpt").status_code == 200
         problems = router.controller.problems
-        router.until(lambda: "keeping the last good one" in problems.get("document", ""), "the problem is reported")
+        router.until(lambda: "keeping the last valid one" in problems.get("document", ""), "the problem is reported")
 
 
 def test_a_router_that_starts_without_an_inventory_uses_the_last_replicas(tmp_path: Path) -> None:
@@ -233,14 +233,14 @@ def test_an_expired_or_invalid_certificate_is_not_used(tmp_path: Path) -> None:
     first, ends = (tmp_path / "router.pem").read_text(), own.ends
     assert ends is not None
     given = Certificate(str(tmp_path / "router.pem"), tmp_path)
-    with pytest.raises(CertificateError, match="has ended"):
+    with pytest.raises(CertificateError, match="has expired"):
         given.prepare(ends + 1)
     own.prepare(ends - timedelta(days=40).total_seconds())
     assert (tmp_path / "router.pem").read_text() == first
     own.prepare(ends - timedelta(days=20).total_seconds())
     assert (tmp_path / "router.pem").read_text() != first, "its own certificate is renewed in time"
     bad = tmp_path / "bad.pem"
-    for text, message in (("nothing", "no private key"), ("PRIVATE KEY", "holds no certificate")):
+    for text, message in (("nothing", "no private key"), ("PRIVATE KEY", "contains no certificate")):
         bad.write_text(text)
         with pytest.raises(CertificateError, match=message):
             Certificate(str(bad), tmp_path).prepare(0)

@@ -189,7 +189,7 @@ def test_an_encoder_has_no_cache() -> None:
         pytest.param({**GPT_OSS_120B, "layer_types": ["full_attention"]}, "1 layer types", id="too few layer types"),
         pytest.param({**LLAMA_8B, "num_hidden_layers": 10**12}, "10000000000", id="layers beyond all memory"),
         pytest.param({**LLAMA_8B, "num_key_value_heads": 0}, "key heads", id="no key heads"),
-        pytest.param({**LLAMA_8B, "layer_types": 7}, "another kind", id="a number for a list"),
+        pytest.param({**LLAMA_8B, "layer_types": 7}, "the wrong type", id="a number for a list"),
         pytest.param(
             {
                 **LLAMA_8B,
