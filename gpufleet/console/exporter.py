@@ -30,7 +30,7 @@ class QuotaUse:
     """The use of one account quota by the environment's running instances, and its limit."""
 
     quota: str
-    """The cloud's own name."""
+    """The cloud's name of the quota."""
     unit: str
     used: int
     limit: float

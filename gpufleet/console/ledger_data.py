@@ -1,4 +1,4 @@
-"""Reads from the ledger what screens show: targets, actions and their reasons, costs."""
+"""Reads data for screens from the ledger: targets, actions and their reasons, costs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""The state of a fleet as people see it, as values. Pure: built from what was read, with a list of problems.
+"""The state of a fleet for its screens, as values. Pure: built from data that was read, with a list of problems.
 
 Missing is not zero: an unknown number has the value None, shown as `–`.
 """
@@ -95,7 +95,7 @@ class PoolStatus:
     name: str
     model: str
     target: int | None
-    """None: the ledger has none yet."""
+    """None: the ledger has no target yet."""
     least: int
     most: int
     types: Mapping[CapacityType, CapacityCount]
@@ -166,9 +166,9 @@ class Read:
     brakes: Sequence[Brake] = ()
     acts: Sequence[Past] = ()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Instance to who marked or drains it, and why."""
+    """Maps instances to the watchdog that marked or drains it, and the reason."""
     last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
-    """Watchdog to the time of its last record."""
+    """Maps watchdogs to the time of their last record."""
     hour: CostView | None = None
     today: CostView | None = None
     market: Sequence[MarketView] = ()

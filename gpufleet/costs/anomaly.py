@@ -4,8 +4,8 @@ A change of cost is split into three parts that add up to it exactly. With C = p
 hours per token: volume = P0·E0·(V1−V0), efficiency = P0·V1·(E1−E0), price = H1·(P1−P0). Where either hour has no
 tokens, hours per token is undefined: the part that is not price counts as efficiency (idle capacity).
 
-A cost without a price, or that was not collected, does not count as 0: a rise is judged by the lower bound of a
-figure, a fall by its upper bound, where it has one.
+A cost without a price, or that was not collected, does not count as 0: an increase is judged by the lower bound of a
+figure, a decrease by its upper bound, if there is one.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ LEAST_USD_PER_HOUR: Final = Fraction(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """What one hour cost and served."""
+    """The cost and the tokens of one hour."""
 
     usd: Fraction
     """The value used."""
@@ -52,7 +52,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostChange:
-    """Why cost changed, in USD per hour; the parts add up exactly."""
+    """The causes of a change of cost, in USD per hour; the parts add up exactly."""
 
     price: Fraction
     volume: Fraction
@@ -74,12 +74,12 @@ class Anomaly:
     split: CostChange
     cause: str
     now_at_least: bool = False
-    """Whether `now` lacks something that has no price or was not collected."""
+    """Whether `now` excludes costs without a price or uncollected time."""
     usual_at_least: bool = False
 
 
 def hour_of(figure: Figure, *, collected: bool = True) -> Hour:
-    """The hour that a report's figure describes. `collected`: all of it was."""
+    """The hour of a report's figure. `collected`: whether all of it was collected."""
     seconds = sum((Fraction(money.seconds(time)) for time in figure.times.values()), Fraction(0))
     is_bounded = collected and figure.most is not None
     return Hour(

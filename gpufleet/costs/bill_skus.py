@@ -1,7 +1,7 @@
-"""What clouds call in their bills what this fleet's document lists as shared, and of which service it is. Pure.
+"""Maps the names of shared resources in bills to skus, and skus to services. Pure.
 
 Names of usage types: AWS "Data Exports: CUR 2.0 table dictionary" and the bills of each service; Google Cloud's SKU
-descriptions. What is not here (traffic, requests, taxes) is billed by use and compared with nothing. Categories and
+descriptions. Other items (traffic, requests, taxes) are billed by use and not compared. Categories and
 subcategories of services: FOCUS 1.2, "Service Category" and "Service Subcategory".
 """
 
@@ -19,7 +19,7 @@ _AWS: Final = tuple(
         (r"(^|-)PublicIPv4:(InUse|Idle)Address$", "aws:vpc:public-ipv4", True),
         (r"(^|-)VpcEndpoint-Hours$", "aws:vpc:interface-endpoint", True),
         (r"(^|-)LoadBalancerUsage$", "aws:elb:load-balancer", True),
-        # by the month: how many hours a month has is the cloud's choice, so no hours are compared
+        # billed by the month: its number of hours is the cloud's choice, so hours are not compared
         (r"(^|-)EBS:VolumeUsage\.(?P<kind>\w+)$", "aws:ebs:{kind}:gib", False),
         (r"(^|-)EBS:VolumeP-IOPS\.gp3$", "aws:ebs:gp3:iops", False),
         (r"(^|-)EBS:VolumeP-Throughput\.gp3$", "aws:ebs:gp3:mib-per-second", False),
@@ -44,7 +44,7 @@ _GOOGLE_MACHINE: Final = "compute.googleapis.com/machine_spec"
 
 
 def of_aws(usage_type: str) -> tuple[str, bool]:
-    """Our sku of a usage type ("" for none), and whether its amount is in hours."""
+    """The sku of a usage type ("" if unknown), and whether its amount is in hours."""
     for pattern, sku, counts_hours in _AWS:
         if (found := pattern.search(usage_type)) is not None:
             return sku.format(**found.groupdict()), counts_hours
@@ -52,7 +52,7 @@ def of_aws(usage_type: str) -> tuple[str, bool]:
 
 
 def machine_of_aws(usage_type: str) -> str:
-    """The sku of an instance's usage type, `aws:ec2:t3.medium:on-demand`; "" for another one."""
+    """The sku of an instance's usage type, such as `aws:ec2:t3.medium:on-demand`; "" for other usage types."""
     found = _AWS_MACHINE.search(usage_type)
     if found is None:
         return ""
@@ -72,7 +72,7 @@ def machine_of_google(labels: Iterable[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BilledService:
-    """The service of a cloud that sells something, in the terms of FOCUS."""
+    """The service of a cloud to which a sku belongs, in the terms of FOCUS."""
 
     name: str
     category: str
@@ -152,6 +152,6 @@ _SERVICES: Final = tuple(
 
 
 def service_of(sku: str) -> BilledService:
-    """The service that sells a sku of the price book; "Other" for one that is not known here."""
+    """The service of a sku of the price book; "Other" for an unknown sku."""
     found = next((service for pattern, service in _SERVICES if pattern.search(sku)), None)
     return found or BilledService(":".join(sku.split(":")[:2]), "Other", "Other (Other)", "Other", sku)

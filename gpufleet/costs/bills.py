@@ -42,7 +42,7 @@ _INSTANCE_USAGE: Final = re.compile(r"(BoxUsage|SpotUsage|DedicatedUsage|HostUsa
 
 
 class BillError(ValueError):
-    """The bill cannot be used; the message names file, value and what to do."""
+    """The bill cannot be used. The message names the file, the value and the remedy."""
 
 
 class BillFormat(StrEnum):
@@ -55,17 +55,17 @@ class BillFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillLine:
-    """What one resource cost in one span."""
+    """The cost of one resource in one span."""
 
     resource: str
-    """Instance or capacity reservation; "": the line is known by its sku, or is what a commitment left unused."""
+    """Instance or capacity reservation; "": the line has only a sku, or is the unused part of a commitment."""
     start: datetime
     end: datetime
     usd: Decimal
     hours: Decimal | None
-    """Instance hours, or hours of what the sku is; None: the line counts something else (cores, GiB months)."""
+    """Hours of the instance or sku; None: the line counts other units (cores, GiB months)."""
     sku: str = ""
-    """As the price book names it; "": not known."""
+    """The price book's name; "": unknown."""
     unused: bool = False
     """Whether the line is the unused part of a Savings Plan or CUD."""
     fee: bool = False
@@ -98,7 +98,7 @@ def read_bill(path: Path) -> Bill:
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the parts of one bill in a folder, as exports write them."""
+    """The file, or the files of one bill in a folder."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*") if file.name.endswith(_ENDINGS) and file.is_file())
@@ -267,7 +267,7 @@ def _form(row: Mapping[str, Any], path: Path) -> BillFormat:
 def _cur(row: Mapping[str, Any]) -> BillLine | None:
     kind = str(row["line_item_line_item_type"])
     if kind in _PAID_AHEAD or row.get("split_line_item_parent_resource_id"):
-        return None  # part of another line: what covers it, or the instance that a container ran on
+        return None  # contained in another line: the covered usage, or the container's instance
     cost = {
         "DiscountedUsage": "reservation_effective_cost",
         "SavingsPlanCoveredUsage": "savings_plan_savings_plan_effective_cost",
@@ -328,7 +328,7 @@ def _focus(row: Mapping[str, Any]) -> BillLine | None:
 
 
 _NULLS: Final = ("", "NULL", "null")
-"""How CSV files write a null: FOCUS does not define it."""
+"""The forms of null in CSV files, which FOCUS does not define."""
 _HOURS: Final = re.compile(r"h(ou)?rs?", re.IGNORECASE)
 
 
@@ -347,7 +347,7 @@ def _sku_of_focus(row: Mapping[str, Any]) -> tuple[str, bool | None]:
 
 
 def _focus_resource(row: Mapping[str, Any]) -> str:
-    """Its id, or its name where a cloud numbers its resources: the ledger knows instances by their names."""
+    """The resource's id, or its name if the id is a number: the ledger identifies instances by their names."""
     if row.get("CapacityReservationStatus") == "Unused":
         return _last_part(row["CapacityReservationId"])
     identity, name = _last_part(row.get("ResourceId")), _last_part(row.get("ResourceName"))
@@ -361,7 +361,7 @@ def _google(row: Mapping[str, Any]) -> BillLine | None:
     names = [
         str(row.get(f"resource_{key}") or nested.get(key) or "").removesuffix("/") for key in ("global_name", "name")
     ]
-    # the ledger knows instances by their names; some rows number them in one of the two
+    # the ledger identifies instances by their names; in some rows, one of the two is a number
     name = next((one for one in names if one and not _last_part(one).isdecimal()), names[0] or names[1])
     compute = (row.get("service_description") or service.get("description")) == "Compute Engine"
     sku_fields = cast(Mapping[str, Any], row.get("sku") or {})

@@ -1,6 +1,6 @@
-"""Pictures of a report as SVG (for the page) and PNG (for Slack), by matplotlib without any display.
+"""Charts of a report as SVG (for the page) and PNG (for Slack), drawn with matplotlib without a display.
 
-Texts keep the page's colour: they are drawn in a colour that nothing else has and that becomes `currentColor`.
+Texts get the page's colour: they are drawn in a colour that nothing else has, which is replaced by `currentColor`.
 """
 
 import warnings
@@ -38,7 +38,7 @@ def cost_over_time(buckets: Sequence[TimeBucket], timezone: str) -> Any:
         heights = [float(bucket.usd[kind]) for bucket in buckets]
         if not any(heights):
             continue
-        # a credit hangs below zero, where it hides nothing
+        # credits are drawn below zero, so that they hide nothing
         floor = [high if height >= 0 else low for height, high, low in zip(heights, above, below, strict=True)]
         axes.bar(starts, heights, widths, bottom=floor, align="edge", color=COLOURS[kind], label=str(kind))
         above = [high + max(height, 0) for high, height in zip(above, heights, strict=True)]
@@ -78,7 +78,7 @@ def timeline(lane: Lane, timezone: str, window: tuple[datetime, datetime]) -> An
 
 
 def svg(figure: Any, label: str) -> str:
-    """The picture as an SVG element that fits its column, without a stamp of time or program."""
+    """The chart as an SVG element that fits its column, without the time and the program's name."""
     text = StringIO()
     with _any_letters():
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -88,7 +88,7 @@ def svg(figure: Any, label: str) -> str:
 
 
 def png(figure: Any) -> bytes:
-    """The picture on white, for Slack."""
+    """The chart on a white background, for Slack."""
     body = BytesIO()
     with _any_letters():
         figure.savefig(body, format="png", dpi=150, facecolor="white", metadata={"Software": None})
@@ -136,6 +136,6 @@ def _finish(axes: Any, timezone: str, *, legend: bool) -> None:
 
 
 def _short(name: str) -> str:
-    # matplotlib reads a pair of dollars as mathematics
+    # matplotlib interprets text between two dollar signs as mathematics
     plain = name.replace("$", r"\$")
     return plain if len(plain) <= 28 else plain[:27] + "…"

@@ -1,6 +1,7 @@
 """The facts of a closed span, as known when a bill closed it. Later facts do not change its reports. Pure.
 
-Activity and tokens are not copied, since they are larger than memory: passes write no more of them to closed spans.
+Activity and tokens are not copied, because they are larger than memory. Instead, passes do not write them into
+closed spans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,12 +23,12 @@ _SLOTS: Final = 360
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """The ledger's knowledge of a span, at the time at which it was closed."""
+    """The facts of a span at the time when it was closed."""
 
     since: datetime
     until: datetime
     at: datetime
-    """When it was closed."""
+    """The time of the closing."""
     begun: datetime | None
     """The first complete pass."""
     last: CostPass | None

@@ -6,8 +6,8 @@ _BEGINS_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cell(value: Any) -> Any:
-    """The value; text of others (an owner, a price's source) that a spreadsheet would take for a formula gets
-    an apostrophe before it, which is not shown. None is an empty field; numbers stay as they are.
+    """The value as a cell. Untrusted text (an owner, a price's source) that a spreadsheet would interpret as a
+    formula gets a leading apostrophe, which is not shown. None is an empty field; numbers are unchanged.
     """
     if value is None:
         return ""

@@ -1,8 +1,7 @@
 """Builds pricing periods from the ledger's declarations and the prices of closed spans. Pure.
 
 Rules: the first declaration also applies to all time before it; each later one applies since the pass that read it. A
-price that is stated later applies only where no price was known. In a closed span, the prices apply with which it was
-closed; later declarations change nothing.
+price that is stated later applies only if no other price is known. A closed span keeps the prices of its closing.
 """
 
 import json
@@ -39,12 +38,12 @@ def content_of(declared: DeclaredCosts) -> str:
 
 
 def read(rows: Iterable[Declaration]) -> list[Kept]:
-    """The declarations of a ledger, oldest first. Raises ValueError for content that is not one."""
+    """The declarations of a ledger, oldest first. Raises ValueError for malformed content."""
     return [Kept(at, _declared().validate_json(content)) for at, content in rows]
 
 
 def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datetime) -> str:
-    """The prices that a computation over the span asked for, as JSON."""
+    """The prices that a computation over the span used, as JSON."""
     lines: dict[Sku, list[PricedInterval[Price | None]]] = {}
     for period in known:
         start, end = max(period.since, since), min(period.until, until)
@@ -67,7 +66,7 @@ class Declarations:
     def periods(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[PricingPeriod]:
         """Pricing periods that cover all of time, cut at changed declarations and at closed spans.
 
-        Only the cuts that affect the window or its runs are made. Empty without declarations.
+        They are cut only where it affects the window or its runs. Empty without declarations.
         """
         if not self._kept:
             return []

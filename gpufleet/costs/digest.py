@@ -21,13 +21,13 @@ class Digest:
 
     report: Report
     before: Report | None
-    """The window of the same length before it; None: it begins before the ledger."""
+    """The report of the previous window of the same length; None: that begins before the ledger."""
     waste: Sequence[Waste]
     savings: Savings
     month: Forecast
     budget: BudgetUse | None
     budgets: Sequence[tuple[str, BudgetUse]] = ()
-    """Of pools and teams."""
+    """Budgets of pools and teams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def trend(now: Decimal | None, before: Decimal | None) -> str:
 
 
 def month_text(month: Forecast) -> str:
-    """Spent, expected and its range, and how much of it is known."""
+    """The spent and the expected cost, its range, and its known part."""
     if not month.days_known:
         least = _least(bool(month.unknown) and not month.too_much)
         return f"{least}{render.show(month.spent.quantize(money.CENT))} USD so far (no full day known yet)"
@@ -125,7 +125,7 @@ def _least(is_lower_bound: bool) -> str:
 
 
 def _no_price(names: Sequence[str]) -> str:
-    """What a lower bound leaves out."""
+    """The items that a lower bound excludes."""
     return f" (no price of {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
 
@@ -143,7 +143,7 @@ def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
 
 
 def savings_lines(found: Savings) -> list[str]:
-    """Each saving by what brought it."""
+    """The savings by cause."""
     step = render.step_of(money.total((found.spot, found.stopped)))
     spot = f"{_least(bool(found.uncompared))}{render.dollars(found.spot, step)} USD"
     lines = [f"{spot}  spot against on-demand{_no_price(found.uncompared)}"]

@@ -127,7 +127,7 @@ def tokens(value: Tokens) -> dict[str, Any]:
 
 
 def reservation_row(one: Reservation) -> dict[str, Any]:
-    """Paid capacity over a time in which nothing of it changed."""
+    """Paid capacity in an interval without a change."""
     return {
         "reservation": one.reservation,
         "pool": one.pool,
@@ -228,7 +228,7 @@ def speed_row(speed: MeasuredSpeed) -> dict[str, Any]:
 
 
 def engine_row(engine: EngineTokens, run: Run | None) -> dict[str, Any]:
-    """What one engine served, with the first and last reading, and what its tokens belong to."""
+    """The tokens of one engine, with its first and last reading, pool, model and owner."""
     return {
         "instance": engine.instance_id,
         "pool": None if run is None else run.pool,
@@ -310,9 +310,9 @@ CSV_COLUMNS: Final = (
 
 
 def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
-    """Every charge as a row of CSV_COLUMNS, then what is unknown; unknown is an empty field.
+    """Every charge as a row of CSV_COLUMNS, then unknown costs. An unknown value is an empty field.
 
-    Rows of kind `unknown` have the bounds of a cost: those of what their resource is charged from `start` on. Rows of
+    Rows of kind `unknown` have the bounds of a resource's cost since `start`. Rows of
     kind `not collected` are the times without a pass.
     """
     for charge in report.charges:
@@ -365,5 +365,5 @@ def figures_csv(report: Report) -> str:
 
 
 def summed(charges: Iterable[Charge]) -> Decimal:
-    """The exact sum of charges in dollar-seconds, unknown ones left out."""
+    """The exact sum of the known charges in dollar-seconds."""
     return money.total(charge.amount for charge in charges if charge.amount is not None)

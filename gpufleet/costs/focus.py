@@ -4,9 +4,10 @@ One row per charge and UTC day, so that no row crosses a billing period. Costs a
 are the price book's price times the quantity: it holds exactly, in decimals and in 64-bit floats, since validators
 compare both ways. The effective cost is that of the report.
 
-Commitments: what a Savings Plan or CUD pays of an instance is a row of its own (billed cost 0, effective cost at the
-committed rate), its unused part another; a purchase row bills both, at an effective cost of 0. So the sum of
-either cost is the report's. Rules: "Discount Handling" and the commitment discount columns of the specification.
+Commitments: the part of an instance that a Savings Plan or CUD pays is a separate row (billed cost 0, effective cost
+at the committed rate), and its unused part is another; a purchase row bills both, at an effective cost of 0. So the
+sums of both costs equal the report's. Rules: "Discount Handling" and the commitment discount columns of the
+specification.
 """
 
 import csv
@@ -109,7 +110,7 @@ CUSTOM: Final = (
 COLUMNS: Final = (*MANDATORY, *CONDITIONAL, *CUSTOM)
 
 PURCHASE: Final = "commitment purchase"
-"""`x_ChargeKind` of the rows that bill commitments; the others are of `gpufleet.costs.allocation.Kind`."""
+"""`x_ChargeKind` of the rows that bill commitments; the other kinds are those of `ChargeKind`."""
 
 _PROVIDER: Final = {Cloud.AWS: "AWS", Cloud.GCP: "Google Cloud"}
 _ACCOUNT_TYPE: Final = {Cloud.AWS: "Account", Cloud.GCP: "Project"}
@@ -143,16 +144,16 @@ Row = dict[str, str | None]
 
 
 class UnpricedError(ValueError):
-    """A charge without a price cannot be a FOCUS row: its costs must not be null."""
+    """A charge has no price, but the costs of a FOCUS row must not be null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A charge, or what has one discount of it."""
+    """A charge, or the part of it with one discount."""
 
     quantity: Decimal
     unit_price: Decimal
-    """At list price."""
+    """The cost at list price."""
     list_cost: Decimal
     effective: Decimal
     billed: Decimal
@@ -161,7 +162,7 @@ class _Part:
 
 @dataclass(slots=True, kw_only=True)
 class _Purchase:
-    """What rows of one commitment paid with it."""
+    """The amounts that rows paid with one commitment."""
 
     cloud: Cloud
     usd: Decimal
@@ -172,8 +173,8 @@ class _Purchase:
 def rows(reports: Iterable[Report], account: str, fleet: str = "", *, by_team: bool = False) -> Iterator[Row]:
     """Rows of reports that cover a UTC day each (or less). Raises UnpricedError.
 
-    `fleet` makes the ids of what pools share unique. `by_team`: charges of pools that the report splits over teams
-    are split by the same weights; tokens are then written once for each team, as the report counts them.
+    `fleet` makes the ids of shared resources unique. `by_team`: charges of pools that the report splits over teams
+    are split by the same weights; tokens are then written once for each team, as in the report.
     """
     for report in reports:
         bought: dict[str, _Purchase] = {}
@@ -209,7 +210,7 @@ def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Char
 
 
 def _used_first(charge: Charge) -> tuple[bool, datetime]:
-    """Tokens are written to one row of their instance: its first used one."""
+    """The row of an instance that gets its tokens: its first used one."""
     return charge.state is not UseState.USED, charge.start
 
 
@@ -253,9 +254,9 @@ def _rows(charge: Charge, scope: str, tokens: Sequence[Tokens]) -> Iterator[Row]
 
 
 def quantity_and_cost(duration: timedelta, usd_per_hour: Decimal, sign: int = 1) -> tuple[Decimal, Decimal]:
-    """Hours and their cost so that the product holds exactly in decimals and in 64-bit floats.
+    """Hours and their cost, so that the product is exact in decimals and in 64-bit floats.
 
-    The hours are those of the duration to nine decimals, moved by as few trillionths of an hour as it takes.
+    The hours are those of the duration to nine decimals, adjusted by as few trillionths of an hour as necessary.
     """
     return _exact(_hours(duration) * sign, usd_per_hour)
 
@@ -265,7 +266,7 @@ def _hours(duration: timedelta) -> Decimal:
 
 
 def _exact(wanted: Decimal, price: Decimal) -> tuple[Decimal, Decimal]:
-    """The quantity as near as possible whose product with a price is exact in floats, too."""
+    """The nearest quantity whose product with the price is also exact in floats."""
     sign = -1 if wanted < 0 else 1
     for away in range(2_000):
         quantity = wanted + _TINY * away * sign
@@ -280,14 +281,14 @@ def _parts(charge: Charge, price: Price) -> Iterator[_Part]:
     if charge.kind is ChargeKind.COMMITTED:
         usd = money.EXACT.multiply(hours, price.usd_per_hour)
         own = Committed(name=charge.resource, usd_per_hour=price.usd_per_hour, share=Decimal(1))
-        # at list price it would have cost nothing: nothing ran
+        # an unused part has no list cost, because nothing ran
         yield _Part(
             quantity=usd, unit_price=money.ZERO, list_cost=money.ZERO, effective=usd, billed=money.ZERO, committed=own
         )
         return
     listed = price.list_usd_per_hour or price.usd_per_hour
     if paid is None:
-        if listed != price.usd_per_hour:  # some units, or a share of one
+        if listed != price.usd_per_hour:  # the price is for several units or a share of one
             hours = _DIVIDE.divide(_DIVIDE.multiply(hours, price.usd_per_hour), listed).quantize(_STEP)
         yield _at_list_price(hours if (charge.amount or 0) >= 0 else -hours, listed)
         return
@@ -334,7 +335,7 @@ _UNIT_PRICES: Final = (
 
 
 def _commitment(charge: Charge, part: _Part, scope: str) -> Row:
-    """Which commitment pays, and how much."""
+    """The commitment that pays, and its share."""
     if part.committed is None:
         return {}
     unused = charge.kind is ChargeKind.COMMITTED
@@ -354,7 +355,7 @@ def _of_commitment(cloud: Cloud, name: str, scope: str, usd: Decimal) -> Row:
 
 
 def _buy(bought: dict[str, _Purchase], cloud: Cloud, row: Row) -> None:
-    """Add what a row pays with a commitment to the purchase of it."""
+    """Add the amount that a row pays with a commitment to the commitment's purchase."""
     name, start, end = row["CommitmentDiscountId"], row["ChargePeriodStart"], row["ChargePeriodEnd"]
     if name is None or start is None or end is None:
         return
@@ -364,7 +365,7 @@ def _buy(bought: dict[str, _Purchase], cloud: Cloud, row: Row) -> None:
 
 
 def _purchase(identity: str, bought: _Purchase) -> Row:
-    """What the rows of a commitment used and left of it, as it is billed."""
+    """The purchase row of a commitment: its used and unused parts, as billed."""
     scope, _, name = identity.rpartition("/")
     usd, sku = bought.usd, f"{bought.cloud}:commitment"
     row: Row = dict.fromkeys(COLUMNS)
@@ -447,14 +448,14 @@ def _what(charge: Charge, price: Price, scope: str) -> Row:
 
 
 def _resource(charge: Charge, scope: str) -> Row:
-    """Machines and reservations have ids of their cloud; what is declared has a name that is unique in its fleet."""
+    """Machines and reservations have ids of their cloud; declared resources have names unique in the fleet."""
     if charge.kind not in (ChargeKind.SHARED, ChargeKind.COMMITTED):
         return {"ResourceId": charge.resource, "ResourceName": None}
     return {"ResourceId": f"{scope}/{charge.resource}", "ResourceName": charge.resource}
 
 
 def _sku(charge: Charge, price: Price) -> Row:
-    """One SkuId however it is bought; the way of buying and the place are in the SkuPriceId."""
+    """The SkuId is the same for every capacity type; the capacity type and the place are in the SkuPriceId."""
     where = price.zone or price.region
     if charge.kind is ChargeKind.COMMITTED:
         sku = f"{charge.cloud}:commitment"
@@ -505,7 +506,7 @@ def _sum(values: Iterable[int | None]) -> str | None:
 
 
 def _number(value: Decimal) -> str:
-    """With a decimal point: readers guess the type of a CSV column, and these are decimals."""
+    """A number with a decimal point, because readers of CSV guess the type of a column."""
     text = format(value, "f")
     whole, _, fraction = text.partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}"

@@ -34,7 +34,7 @@ height:.8em;border-radius:.2em;margin:0 .3em 0 .8em;vertical-align:baseline}
 
 
 def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], back: str = "") -> str:
-    """The whole file. `back`: address of the page that leads here; empty: none does."""
+    """The whole file. `back`: the address of the previous page; empty: no link back."""
     report = found.report
     title = f"Cost report: {report.scope.environment}"
     parts = [

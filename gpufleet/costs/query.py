@@ -34,7 +34,7 @@ from gpufleet.prices.book import Packaged, PriceBook
 
 
 class CostQuery:
-    """One fleet's facts. `read` names the windows; `known` and `report` take one of them."""
+    """The facts of one fleet. Call `read` with all windows first, then `known` or `report` with one of them."""
 
     def __init__(  # noqa: PLR0913 - what a ledger does not know of a fleet's costs
         self,
@@ -58,7 +58,7 @@ class CostQuery:
             self._kept = declarations.read(ledger_declared.declarations(connection, fleet))
             """Declarations, oldest first."""
         if self._kept and self._kept[-1].declared != self._today:
-            # no pass has read it yet: only its prices apply, and only where no price is known
+            # no pass has read it yet: only its prices apply, and only if no other price is known
             self._kept.append(declarations.Kept(FOREVER, self._today))
         self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
 
@@ -136,7 +136,7 @@ class CostQuery:
         )
 
     def closing(self, since: datetime, until: datetime, at: datetime) -> Closing:
-        """The facts of a window, to close it with."""
+        """The facts of a window, for its closing."""
         known = self.known(since, until)
         return Closing(
             since=since,
@@ -150,14 +150,14 @@ class CostQuery:
         )
 
     def closed(self, since: datetime, until: datetime) -> list[Confirmed]:
-        """The bills that closed a part of the window, oldest span first."""
+        """The bills that closed parts of the window, oldest span first."""
         return [one for one in self._bills(since, until) if one.facts is not None]
 
     def _bills(self, since: datetime, until: datetime) -> list[Confirmed]:
         return [one for one in self._confirmed if one.since < until and one.until > since]
 
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:
-        """Times without a pass, in a span that was read before."""
+        """Times without a pass, in a span that has been read."""
         gaps = _inside(self._gaps, since, horizon)
         known = WindowFacts(facts=LedgerFacts(runs=()), book=self.book, last=self._last, begun=self.begun, gaps=gaps)
         return uncollected(known, since, horizon)
@@ -220,12 +220,12 @@ class _ObservedFacts:
 
 
 def _inside(gaps: Iterable[Interval], since: datetime, until: datetime) -> list[Interval]:
-    """Those that touch the window."""
+    """The intervals that overlap the window."""
     return [(start, end) for start, end in gaps if start < until and end > since]
 
 
 def _by_name(rows: Iterable[Charge]) -> defaultdict[str, Decimal]:
-    """Amounts by pool and by team, and all of them under ""."""
+    """Amounts by pool and by team; the total has the key ""."""
     sums = defaultdict[str, Decimal](Decimal, {"": money.ZERO})
     for row in rows:
         for name in ("", f"pool {row.pool or NONE}", f"team {row.owner or NONE}"):

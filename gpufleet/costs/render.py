@@ -40,7 +40,7 @@ def title(report: Report) -> str:
 
 
 def clock(moment: datetime, timezone: str) -> str:
-    """A time as people of that zone read it."""
+    """A time in the time zone."""
     return moment.astimezone(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -74,7 +74,7 @@ def cents(parts: Sequence[Figure], whole: Figure) -> list[list[Decimal]]:
 
 
 def step_of(amount: Decimal) -> Decimal:
-    """Cents; hundredths of a cent where the whole is less than ten dollars."""
+    """The rounding step: cents; hundredths of a cent if the total is less than ten dollars."""
     return money.CENT if abs(money.usd(amount)) >= 10 else Decimal("0.0001")
 
 
@@ -96,7 +96,7 @@ def _served(figure: Figure) -> Row:
 
 
 def facts(report: Report) -> list[str]:
-    """What the table does not say, one line each."""
+    """Notes below the table, one per line."""
     total = report.total
     unit = total.unit_costs()
     lines = [unit_line(total, unit, report.scope.until - report.scope.since)]
@@ -146,7 +146,7 @@ UNKNOWN_HEADINGS: Row = ("unknown", "why", "pool", "from", "to", "USD at most")
 
 
 def unknown_rows(report: Report, most: int = 20) -> list[Row]:
-    """The unknown costs that may be largest: how much more than what is charged."""
+    """The largest unknown costs: how much they may exceed the charges."""
     if not is_uncertain(report):
         return []
 
@@ -167,7 +167,7 @@ def unknown_rows(report: Report, most: int = 20) -> list[Row]:
 
 
 def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
-    """USD per million tokens with its method, or what was spent where there were no tokens."""
+    """USD per million tokens with its method; without tokens, the spend."""
     if unit.method is Method.NONE:
         hours = Decimal(str(window.total_seconds())) / money.SECONDS_PER_HOUR
         per_hour = money.usd(figure.allocation) / hours if hours else money.ZERO
@@ -184,7 +184,7 @@ def dollars(amount: Decimal, step: Decimal = money.CENT) -> str:
 
 
 def show(value: Decimal) -> str:
-    """A number with thousands set apart; minus zero is zero."""
+    """A number with thousands separators; minus zero is shown as zero."""
     return f"{value + 0:,}" if value else f"{abs(value):,}"
 
 
@@ -219,13 +219,13 @@ def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_T
 
 
 def references(report: Report) -> list[str]:
-    """Where each reference of the speeds comes from, or why there is none; each once."""
+    """The sources of the speeds' references, or why they are unknown; each once."""
     found = {f"{one.model}, {one.machine_type}: {one.reference.basis}": None for one in report.speeds}
     return list(found)
 
 
 def table(lines: Sequence[Row], left: Set[int] = frozenset({0})) -> str:
-    """Lines in columns; those in `left` to the left, numbers to the right."""
+    """Lines in columns: columns in `left` are left-aligned, numbers right-aligned."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     shown: list[str] = []
     for line in lines:

@@ -24,7 +24,7 @@ from gpufleet.prices.book import PriceBook, is_stale
 
 
 class By(StrEnum):
-    """What figures may be grouped by."""
+    """The groupings of figures."""
 
     POOL = "pool"
     MODEL = "model"
@@ -43,7 +43,7 @@ class Confirmation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportScope:
-    """What a report is about."""
+    """The fleet and the window of a report."""
 
     fleet: str
     """The fleet's name in the ledger."""
@@ -73,7 +73,7 @@ class Report:
     charges: Sequence[Charge]
     engines: Sequence[EngineTokens]
     served_by: Sequence[Run | None] = ()
-    """The run of each engine's instance, as it was held then; None: the instance is not in the ledger."""
+    """The run of each engine's instance, with its owner at that time; None: the instance is not in the ledger."""
     notes: Sequence[str] = ()
     prices: Sequence[Price] = ()
     """Every price used, once."""
@@ -83,9 +83,9 @@ class Report:
     cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
     """The finest figures; see `_GROUPINGS`."""
     unmatched: Tokens = field(default_factory=Tokens)
-    """Tokens of engines whose instance the ledger does not know."""
+    """Tokens of engines whose instance is not in the ledger."""
     reservations: Sequence[Reservation] = ()
-    """Paid capacity of the window and its use elsewhere; one for each time in which nothing of it changed."""
+    """Paid capacity of the window and its use elsewhere, one entry for each interval without a change."""
     unknown: Sequence[UnknownSpan] = ()
     """Costs that may be higher or lower than charged; the figures include their bounds."""
     uncollected: Sequence[Interval] = ()
@@ -109,7 +109,7 @@ class Report:
 
     @property
     def at_least(self) -> bool:
-        """Whether the sum leaves out costs without a bound: unknown prices, or instances that were never observed."""
+        """Whether the sum excludes costs without a bound: unknown prices, or instances that were never observed."""
         return bool(self.total.unpriced or self.uncollected)
 
 

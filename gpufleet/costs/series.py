@@ -15,7 +15,7 @@ from gpufleet.prices.book import PriceBook
 
 SLOT = timedelta(microseconds=SLOT_US)
 FINE = timedelta(days=2)
-"""Up to here idle time is drawn slot by slot, beyond it hour by hour."""
+"""The longest window in which idle time is drawn slot by slot; in longer ones, hour by hour."""
 
 
 DRAWN: Final = 12
@@ -29,7 +29,7 @@ class TimeBucket:
     start: datetime
     end: datetime
     usd: dict[CapacityType, Decimal]
-    """Cost by capacity type; unused reservations count as reserved, what is shared as on-demand."""
+    """Cost by capacity type. Unused reservations count as reserved, shared resources as on-demand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Bar:
 
 
 def edges(since: datetime, until: datetime, most: int = 60) -> list[datetime]:
-    """Cuts of a window into at most `most` equal buckets of a round length where that is possible."""
+    """The edges of at most `most` equal buckets of a window, of a round length if possible."""
     span = until - since
     for seconds in (1, 5, 10, 30, 60, 300, 900, 1800, 3600, 4 * 3600, 12 * 3600, 86_400, 7 * 86_400):
         step = timedelta(seconds=seconds)
@@ -92,7 +92,7 @@ def priced_alone(facts: LedgerFacts) -> LedgerFacts:
 
 
 def _in_span(facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:
-    """Charges of a span. Runs that do not touch it are left out, since a window may have many."""
+    """Charges of a span. Other runs are skipped, because a window may have many."""
     touching = [run for run in facts.runs if run.started_at < end and end_of(run) >= start]
     alone = replace(facts, runs=touching, reservations=(), known=None)
     yield from charges(alone, book, start, end, allow_unpriced=True)
@@ -100,7 +100,7 @@ def _in_span(facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime
 
 
 def lanes(facts: LedgerFacts, since: datetime, until: datetime, most: int = 40) -> list[Lane]:
-    """Each pool's longest runs in the window, at most `most`; with idle times in the pools that are drawn."""
+    """The longest runs of each pool in the window, at most `most`, with idle times in drawn pools."""
     by_pool: dict[str, list[Bar]] = {}
     for run in facts.runs:
         start, end = max(run.started_at, since), min(end_of(run), until)
@@ -134,7 +134,7 @@ def lanes(facts: LedgerFacts, since: datetime, until: datetime, most: int = 40) 
 def _idle(
     hours: Sequence[ActivityHour], start: datetime, end: datetime, coarse: bool
 ) -> list[tuple[datetime, datetime]]:
-    """Idle spans inside a run; in a coarse picture an hour counts when at most a tenth of it was not idle."""
+    """Idle spans of a run. In a coarse chart, an hour counts as idle if at least nine tenths of it were idle."""
     spans: list[tuple[datetime, datetime]] = []
     for hour in sorted(hours, key=lambda one: one.hour):
         for first, last in [(0, SLOTS)] if coarse else _ones(hour.idle):

@@ -43,11 +43,11 @@ class MeasuredSpeed:
     model: str
     machine_type: str
     gpu: str | None
-    """None: the catalogue does not know the machine type."""
+    """None: the machine type is not in the catalogue."""
     gpus: Fraction | None
-    """Of one machine; less than one on fractional machines."""
+    """GPUs of one machine; less than one on fractional machines."""
     tokens: int | None
-    """Computed ones; None: not known."""
+    """Computed tokens; None: unknown."""
     used: timedelta
     """Used time of all machines together, unmeasured time included."""
     reference: ReferenceSpeed

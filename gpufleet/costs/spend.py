@@ -21,19 +21,19 @@ Part = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """What the whole fleet and each part of it cost, in dollar-seconds."""
+    """The cost of the whole fleet and of each part, in dollar-seconds."""
 
     total: Cost
     by_part: Mapping[Part, Cost]
 
     def of(self, part: Part | None) -> Cost:
-        """Of one part; None: of the whole fleet."""
+        """The cost of one part; None: of the whole fleet."""
         return self.total if part is None else self.by_part.get(part, Cost(amount=money.ZERO))
 
 
 @dataclass(slots=True)
 class _Sum:
-    """A cost that is added up."""
+    """A running sum of costs."""
 
     amount: Decimal = money.ZERO
     too_much: Decimal = money.ZERO
@@ -74,7 +74,7 @@ _Cells = Mapping[tuple[str, str], _Sum]
 
 
 def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -> Spend:
-    """What the interval of these facts cost."""
+    """The cost of an interval from its facts."""
     facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
     for charge in charges(facts, known.book, since, until, allow_unpriced=True):
         cells[charge.pool or NONE, charge.owner or NONE].add(charge)
@@ -92,7 +92,7 @@ def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -
 
 
 def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
-    """As gpufleet.costs.report.by_team: a shared pool is split by engine seconds, any other stays with its owner."""
+    """Costs by team, as in gpufleet.costs.report.by_team: only shared pools are split by engine seconds."""
     teams: defaultdict[str, _Sum] = defaultdict(_Sum)
     shared: set[str] = set()
     for pool in known.facts.declared.split_by_team & pools.keys():

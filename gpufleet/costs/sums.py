@@ -1,4 +1,4 @@
-"""A cost report cut down to what a screen shows: the sums of its window, whole and by pool. Pure."""
+"""The sums of a cost report that screens show: of its window, in total and by pool. Pure."""
 
 from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure

@@ -1,4 +1,4 @@
-"""Tokens per engine in a window, with the readings that prove them. See gpufleet.ledger.counters for the rules."""
+"""Tokens per engine in a window, with the readings from which they follow. Rules: see gpufleet.ledger.counters."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from gpufleet.ledger.rollups import ReadingSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTokens:
-    """What one engine served in a window, with the readings that prove it."""
+    """The tokens of one engine in a window, with the readings from which they follow."""
 
     instance_id: str
     engine: str

@@ -53,7 +53,7 @@ class UnknownSpan:
     """The cost of one resource since `start`, in dollar-seconds."""
 
     like: Charge
-    """One of its charges, which names its pool, model and owner."""
+    """One of its charges, with its pool, model and owner."""
     start: datetime
     end: datetime
     """The first pass that missed it, or the end of the window or the time of the report."""
@@ -107,7 +107,7 @@ def known_until(paid: Reservation) -> datetime:
 def _of_paid(
     paid: Reservation, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime], horizon: datetime
 ) -> Iterator[UnknownSpan]:
-    """Unused paid capacity where its count or its use by others is unknown, and after it was last seen.
+    """Unused paid capacity while its count or its use by others is unknown, and after it was last seen.
 
     Between two passes with different counts, it had one count or the other. In a gap, others may have used all or
     nothing of it: other instances of its account can use any reservation.

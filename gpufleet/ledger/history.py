@@ -1,4 +1,4 @@
-"""Reading the money facts back."""
+"""Reads facts for costs from the ledger."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -17,12 +17,11 @@ SENDING_TIMEOUT: Final = timedelta(seconds=60)
 """How long a message stays reserved for the process that sends it: longer than the longest call."""
 
 LOOK_UP_DELAY: Final = timedelta(seconds=5)
-"""The delay between a post with an unknown result and its look-up: a message that is accepted late is
-there by then.
+"""The delay between a post with an unknown result and its look-up, so that a message that was accepted late is found.
 """
 
 CLOCKS_APART: Final = timedelta(minutes=5)
-"""How far our clock may be ahead of the receiver's."""
+"""The maximum by which the local clock may be ahead of the receiver's."""
 
 REFUSED_LOOK_UPS: Final = 3
 """Number of permanently refused look-ups. Afterwards the message is posted again, marked as a possible repeat."""
