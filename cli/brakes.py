@@ -204,7 +204,7 @@ def drain(  # noqa: PLR0913 - a brake's options, and JSON
         str | None,
         typer.Option(
             "--deadline",
-            help="Longest time for running requests, for example 5m; later ones are cut off. Default: the pool's.",
+            help="Longest time for running requests, for example 5m; longer ones are cut off. Default: the pool's.",
         ),
     ] = None,
     owner: OwnerOption = None,

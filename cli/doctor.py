@@ -37,7 +37,7 @@ def doctor(
     if fleet:
         findings = [finding for document in load(fleet) for finding in quotas.examine(document)]
     else:
-        findings = _of_this_machine()
+        findings = _check_this_machine()
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -45,7 +45,7 @@ def doctor(
     raise typer.Exit(Exit.DONE if all(finding.ok for finding in findings) else Exit.FOUND)
 
 
-def _of_this_machine() -> list[Finding]:
+def _check_this_machine() -> list[Finding]:
     folders = find_folders(os.environ)
     found = list(checks.examine(folders, os.environ))
     for examine in plugins.load(plugins.CHECKS):

@@ -74,7 +74,7 @@ def rollout(
     chosen = registry.served() if digest is None else registry.resolve(digest)
     if chosen is None:
         raise AppError(f"{registry.model}: no revision is served yet; give a digest", ErrorCode.WRONG_USE)
-    _to(registry, chosen, _Way(fleet, limit, environment, as_json, direct), going_back=False)
+    _serve(registry, chosen, _RolloutOptions(fleet, limit, environment, as_json, direct), going_back=False)
 
 
 def rollback(
@@ -92,10 +92,10 @@ def rollback(
     earlier = history.going_back_to or history.before(registry.served())
     if earlier is None:
         raise AppError(f"{registry.model}: no revision was served before this one")
-    _to(registry, earlier, _Way(fleet, limit, environment, as_json, direct), going_back=True)
+    _serve(registry, earlier, _RolloutOptions(fleet, limit, environment, as_json, direct), going_back=True)
 
 
-class _Way:
+class _RolloutOptions:
     """The options of a rollout."""
 
     def __init__(  # noqa: PLR0913 - the options
@@ -109,25 +109,25 @@ class _Way:
         self.environment, self.as_json, self.direct = environment, as_json, direct
 
 
-def _to(registry: ModelRegistry, digest: str, way: _Way, *, going_back: bool) -> None:
-    registry.check_approved(digest, way.documents, way.environment)
+def _serve(registry: ModelRegistry, digest: str, options: _RolloutOptions, *, going_back: bool) -> None:
+    registry.check_approved(digest, options.documents, options.environment)
     before = registry.serve(
         digest,
-        going_back=going_back and bool(way.documents),
-        changes_running=bool(way.documents) and not way.direct,
+        going_back=going_back and bool(options.documents),
+        changes_running=bool(options.documents) and not options.direct,
     )
-    if not way.as_json:
+    if not options.as_json:
         past = before[:12] if before else "nothing"
         STDOUT.print(f"{registry.name}: {digest[:12]} is now served (before: {past})")
     changed: dict[str, int] = {}
-    for document in way.documents:
-        changed |= (walk if way.direct else wait)(registry.name, digest, document, way.limit, _note)
-    if way.documents and going_back:
+    for document in options.documents:
+        changed |= (walk if options.direct else wait)(registry.name, digest, document, options.limit, _note)
+    if options.documents and going_back:
         # the rollback is complete only now; until here the same command would resume it
         registry.write_history(registry.history().with_served(None, None))
-    if not way.documents:
+    if not options.documents:
         _note(_UNCHANGED.format(name=registry.name, bucket=registry.bucket))
-    if way.as_json:
+    if options.as_json:
         print_json({"model": registry.name, "served": digest, "before": before, "changed": changed})
 
 

@@ -56,7 +56,7 @@ def plan_cost_command(
 
     If the environment runs already, --fleet also uses the spot prices in its ledger, and the cost of spot is a range.
     """
-    limit = _limit(fail_over)
+    limit = _parse_limit(fail_over)
     try:
         plan = parse(_read(preview, stack))
         rates = rates_of(plan.config, datetime.now(UTC), _observed(fleet, plan.config))
@@ -97,7 +97,7 @@ def _observed(urls: Sequence[str] | None, config: Mapping[str, Any]) -> Sequence
     return ()
 
 
-def _limit(text: str | None) -> Decimal | None:
+def _parse_limit(text: str | None) -> Decimal | None:
     if text is None:
         return None
     try:

@@ -121,7 +121,7 @@ def spot(
         on_demand_price=on_demand_price,
         spot_price=spot_price,
     )
-    known = _known(rule, market.NAMES)
+    known = _checked_rule(rule, market.NAMES)
     given = _policies(policy, "spot")
     _note_unused(policy, {"spot": given.spot}, _MARKET if known == "own" else _OTHERS)
     spot_policy = given.spot or SpotPolicy()
@@ -184,11 +184,11 @@ def idle(
         )
         nets: dict[str, dict[str, float | int]] = {}
         if history.pools is None:
-            name, ours = _known(rule, alone.NAMES), _ALONE
+            name, ours = _checked_rule(rule, alone.NAMES), _ALONE
             score = alone.play(history, alone.rule(name, history, rules, cold_start), cold_start)
             nets = net_savings.compared(history, rules, cold_start) if name == "own" else {}
         else:
-            name, ours = _known(rule, sizers.NAMES), _POOLS
+            name, ours = _checked_rule(rule, sizers.NAMES), _POOLS
             score = pools.play(
                 history, lambda pool: pools.rule(name, pool, rules, sizes, cold_start), cold_start, pool_capacity
             )
@@ -247,7 +247,7 @@ def scale(
     from replay import histories, sizers
     from replay import requests as line
 
-    name = _known(rule, sizers.NAMES)
+    name = _checked_rule(rule, sizers.NAMES)
     given = _policies(policy, "scale")
     _note_unused(policy, {"scale": given.scale}, _REQUESTS if name == "own" else _OTHERS)
     rules = given.scale or ScalePolicy()
@@ -272,7 +272,7 @@ class _readable:  # noqa: N801 - reads as a word in `with`
             raise AppError(str(error)) from error
 
 
-def _known(rule: str, names: tuple[str, ...]) -> str:
+def _checked_rule(rule: str, names: tuple[str, ...]) -> str:
     if rule not in names:
         raise AppError(f"--rule {rule}: expected one of {', '.join(names)} for this history", ErrorCode.WRONG_USE)
     return rule

@@ -127,7 +127,7 @@ def cost(
         found = [as_document(_cost(d, window, allow_unpriced)) for d in documents]
         write_json(found[0] if len(found) == 1 else found, out)
     else:
-        write_text(_written(form, documents, window, allow_unpriced), out)
+        write_text(_rendered(form, documents, window, allow_unpriced), out)
     if post:
         _all_sent(
             _post(document, window, "cost", lambda d: as_text(reports.cost(d, window, allow_unpriced)))
@@ -252,7 +252,7 @@ def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest]
         _all_sent(_post(document, window, name, lambda _, one=one: "\n".join(lines(one))) for document, one in found)
 
 
-def _written(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
+def _rendered(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
     if form is Format.CSV:
         return reports.as_csv((d.environment, _cost(d, window, allow_unpriced)) for d in documents)
     if form is Format.FOCUS:

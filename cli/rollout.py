@@ -39,7 +39,7 @@ def rollout(
     Exit code 3: without --apply, at least one instance is outdated.
     """
     document, found = rollouts.pool_of(load(fleet), pool)
-    longest = _limit(limit)
+    longest = _parse_limit(limit)
     if cancel:
         rollouts.cancel(document, found)
         STDOUT.print(f"the rollout of {pool} is stopped; run it again to continue", highlight=False)
@@ -58,7 +58,7 @@ def rollout(
     rollouts.roll(document, found, outdated, longest, note)
 
 
-def _limit(text: str) -> timedelta:
+def _parse_limit(text: str) -> timedelta:
     try:
         return parse(text)
     except ValueError as error:

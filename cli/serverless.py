@@ -36,7 +36,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
 
     Raises AppError for a wrong event, PassFailedError when a pass failed.
     """
-    name, apply, urls = _asked(event)
+    name, apply, urls = _parse_event(event)
     code, fleets = one_pass(name, urls, apply=apply)
     answer = {"watchdog": name, "applied": apply, "found": code is Exit.FOUND, "fleets": fleets}
     if code is Exit.FAILED:
@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _asked(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
+def _parse_event(event: Mapping[str, Any]) -> tuple[str, bool, list[str] | None]:
     unknown = sorted(set(event) - EVENT_KEYS)
     if unknown:
         raise AppError(

@@ -92,10 +92,10 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
         return error.problems
     return (
         *policy_exceptions.problems(settings, today),
-        *_not_sold(settings),
+        *_without_price(settings),
         *settings_image.problems(settings),
-        *_to_review(settings, today),
-        *_of_one_project(settings, path),
+        *_overdue_reviews(settings, today),
+        *_shared_projects(settings, path),
     )
 
 
@@ -120,7 +120,7 @@ def _lines(value: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {value}"
 
 
-def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
+def _shared_projects(settings: Settings, path: Path) -> Iterator[Problem]:
     """Other environments with the same Google Cloud project, from the settings files next to this one."""
     if settings.cloud is not Cloud.GCP:
         return
@@ -152,13 +152,13 @@ def _of_one_project(settings: Settings, path: Path) -> Iterator[Problem]:
             )
 
 
-def _not_sold(settings: Settings) -> Iterator[Problem]:
+def _without_price(settings: Settings) -> Iterator[Problem]:
     """Machine types without a price in this region, if the packaged lists contain the region."""
     here = PackagedPrices().skus(settings.region)
     if not here:
         return
     stated = {price.sku for price in settings.prices}
-    for place, name, kind in _rented(settings):
+    for place, name, kind in _machine_types(settings):
         sku = machine_sku(settings.cloud, name, kind)
         # the lists have no prices of AWS spot and of flex-start: a type without a list price is not sold as these
         # either
@@ -171,11 +171,11 @@ def _not_sold(settings: Settings) -> Iterator[Problem]:
             path=f"{KEY}.pools.{place}",
             wrong=f"has no price {as_spot}in {settings.region} in the packaged list, so it may not be sold there",
             value=name,
-            remedy=f"choose {_near(settings, here, kind, name)}, or state its price under prices",
+            remedy=f"choose {_similar_types(settings, here, kind, name)}, or state its price under prices",
         )
 
 
-def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
+def _overdue_reviews(settings: Settings, today: date) -> Iterator[Problem]:
     """Reservations whose review date has passed.
 
     The check reports them, and the program does not: a deployment must not wait for a review.
@@ -191,7 +191,7 @@ def _to_review(settings: Settings, today: date) -> Iterator[Problem]:
                 )
 
 
-def _rented(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
+def _machine_types(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
     for index, pool in enumerate(settings.pools):
         bought = pool.capacity
         for number, reserved in enumerate(bought.reserved):
@@ -206,7 +206,7 @@ def _rented(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
             yield f"{index}.capacity.flex_start.machine_type", bought.flex_start.machine_type, CapacityType.FLEX_START
 
 
-def _near(settings: Settings, here: tuple[str, ...], kind: CapacityType, name: str) -> str:
+def _similar_types(settings: Settings, here: tuple[str, ...], kind: CapacityType, name: str) -> str:
     wanted = catalogue.machine(settings.cloud, name)
     priced = CapacityType.ON_DEMAND if kind is CapacityType.FLEX_START else kind
     sold = {sku.split(":")[2] for sku in here if sku.endswith(f":{priced}")}

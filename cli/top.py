@@ -53,13 +53,13 @@ def top(
 
 def _live(fleets: list[Watched], screen: Screen, every_s: float) -> None:
     views = [watched.look() for watched in fleets]
-    looked = _Looker(fleets, every_s)
+    looked = _FleetReader(fleets, every_s)
     with _keys() as keys, Live(console=STDOUT, auto_refresh=False, screen=True) as live:
         looked.thread.start()
         try:
             while not screen.over:
                 views = looked.views or views
-                acts = _about(screen, views)
+                acts = _decisions_about(screen, views)
                 live.update(draw(screen, views, acts, lines=STDOUT.height - 4), refresh=True)
                 if (key := keys(0.25)) is not None:
                     screen = after_key(screen, key, views)
@@ -69,7 +69,7 @@ def _live(fleets: list[Watched], screen: Screen, every_s: float) -> None:
             looked.stop.set()
 
 
-class _Looker:
+class _FleetReader:
     """Reads the fleets repeatedly in a thread, while the main thread handles keys."""
 
     def __init__(self, fleets: list[Watched], every_s: float) -> None:
@@ -85,7 +85,7 @@ class _Looker:
                 continue  # the last view stays, with its time
 
 
-def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
+def _decisions_about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
     if not screen.chosen:
         return ()
     for view in views:
@@ -100,7 +100,7 @@ def _about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
 
 
 @contextmanager
-def _keys() -> Generator["_Reader"]:
+def _keys() -> Generator["_KeyReader"]:
     """Reads the keyboard key by key."""
     import termios
     import tty
@@ -108,12 +108,12 @@ def _keys() -> Generator["_Reader"]:
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield _Reader()
+        yield _KeyReader()
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-class _Reader:
+class _KeyReader:
     """Returns one key, or None after a limit."""
 
     def __call__(self, limit_s: float) -> str | None:

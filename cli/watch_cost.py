@@ -42,12 +42,12 @@ def over_fleets(
     documents: Sequence[FleetDocument], *, show: bool, count: Count = lambda _: None
 ) -> tuple[Exit, list[dict[str, Any]]]:
     """Run one pass over each fleet. Returns whether all was collected, and what was written or why nothing was."""
-    done = [(document.environment, _one(document, count, show=show)) for document in documents]
+    done = [(document.environment, _collect(document, count, show=show)) for document in documents]
     code = Exit.DONE if all(result.whole for _, result in done) else Exit.FAILED
     return code, [{"environment": environment, **result.answer} for environment, result in done]
 
 
-def _one(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult:
+def _collect(document: FleetDocument, count: Count, *, show: bool) -> CostPassResult:
     environment = document.environment
 
     def written(done: Collected) -> None:

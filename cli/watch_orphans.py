@@ -52,13 +52,13 @@ def orphans(  # noqa: PLR0913 - the options of every pass
     documents = load(fleet)
     options, show = Options(apply=apply, accept=tuple(accept_policy or ())), show_of(as_json=as_json, quiet=quiet)
     check_accepted(orphan_kind(OrphanScope()), documents, options.accept)
-    found = [_one(document, documents, only, options, show) for document in _one_of_each(documents)]
+    found = [_run_one_region(document, documents, only, options, show) for document in _one_of_each(documents)]
     if as_json:
         print_json([answer for _, answer in found])
     raise typer.Exit(worst(code for code, _ in found))
 
 
-def _one(
+def _run_one_region(
     document: FleetDocument,
     documents: Sequence[FleetDocument],
     only: Callable[[Instance], bool] | None,

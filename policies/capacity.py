@@ -104,7 +104,7 @@ _FAMILIES: Final = {
 """Families with accelerators, including families that the catalogue does not contain."""
 
 
-def _bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _owned_and_bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP:
         largest, least = resource.at("maxSize"), number(resource.at("minSize")) or 0
         if largest is None:
@@ -128,7 +128,7 @@ def _tags(resource: Resource) -> str:
     return "labels" if resource.type.startswith("gcp:") else "tags"
 
 
-def _allowed(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _allowed_machine_types(resource: Resource, context: Context) -> Iterator[Wrong]:
     if context.allowed_machine_types is None:
         return
     # AWS accepts instance requirements here instead of a machine type
@@ -225,7 +225,7 @@ MOST_ON_DEMAND: Final = 64
 """Upper limit of on-demand instances. No plan reaches it on purpose; the budget sets the finer limit."""
 
 
-def _ends(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _reservation_ends(resource: Resource, context: Context) -> Iterator[Wrong]:
     if resource.type not in RESERVATIONS:
         return
     path = "deleteAtTime" if resource.at("deleteAtTime") else "endDate"
@@ -273,7 +273,7 @@ def _disk_space(resource: Resource, context: Context) -> Iterator[Wrong]:
             )
 
 
-def _sources(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+def _model_sources(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     del resources
     for name, source in sorted(context.model_sources.items()):
         if source.lower().split("@")[0].endswith(UNSAFE_SUFFIXES):
@@ -286,7 +286,7 @@ RULES: Final = (
         reason="Watchdogs ignore instances without tags, and the cost of a group without a limit is unbounded.",
         remedy="Set maxSize and the tags in gpufleet/domain/tags.py (labels on Google Cloud).",
         judges="maxSize and tags of Auto Scaling groups; labels of GPU templates and instances of Google Cloud",
-        of_one=_bounded,
+        of_one=_owned_and_bounded,
     ),
     Rule(
         id="machine-type-allowed",
@@ -294,7 +294,7 @@ RULES: Final = (
         remedy="Choose an allowed machine type, or add this one to policies.machine_types in the settings.",
         judges="machine types with GPUs that templates, groups, fleets, instances and reservations may start,"
         " if the settings have policies.machine_types",
-        of_one=_allowed,
+        of_one=_allowed_machine_types,
     ),
     Rule(
         id="spot-spread",
@@ -315,7 +315,7 @@ RULES: Final = (
         reason="A reservation is paid for even if no instance uses it.",
         remedy="Set its end (ends) or the date of its next review (review_by).",
         judges="ends and review-by tags of reservations",
-        of_one=_ends,
+        of_one=_reservation_ends,
     ),
     Rule(
         id="model-fits-local-disk",
@@ -329,6 +329,6 @@ RULES: Final = (
         reason="Other formats can run code when they are loaded.",
         remedy="Convert the model to safetensors and add it with `gpufleet model add`.",
         judges="sources of the models in the settings",
-        of_all=_sources,
+        of_all=_model_sources,
     ),
 )

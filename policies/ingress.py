@@ -7,7 +7,7 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from policies.addresses import Network, network, public
 from policies.context import Context
-from policies.plan import Made
+from policies.plan import PlanIndex
 from policies.resource import SECURITY_GROUPS, UNKNOWN, Resource, known
 from policies.rule import Rule, Violation, Wrong
 
@@ -66,7 +66,7 @@ def _too_many(resources: Sequence[Resource], context: Context) -> Iterator[Viola
     """
     judged: list[tuple[Resource, set[Network]]] = []
     excepted: list[tuple[Resource, set[Network]]] = []
-    lists = Made(resource for resource in resources if resource.type == _PREFIX_LIST)
+    lists = PlanIndex(resource for resource in resources if resource.type == _PREFIX_LIST)
     for resource in resources:
         yield from _prefix_lists(resource, lists)
         sources = {n for source in _sources(resource, known_only=True) if (n := network(source.cidr)) is not None}
@@ -176,7 +176,7 @@ def _maps(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 _NOTHING_KNOWN: Final[Mapping[str, Any]] = dict.fromkeys(("cidrBlocks", "cidr", "match"), UNKNOWN)
 
 
-def _prefix_lists(resource: Resource, lists: Made) -> Iterator[Violation]:
+def _prefix_lists(resource: Resource, lists: PlanIndex) -> Iterator[Violation]:
     """Report prefix lists that a rule allows and the plan does not create, because others can change their
     contents.
     """

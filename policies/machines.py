@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
-from policies.plan import Made
+from policies.plan import PlanIndex
 from policies.resource import (
     ACCOUNT,
     AWS_INSTANCE,
@@ -144,7 +144,7 @@ def _account(resource: Resource) -> Iterator[Wrong]:
 
 def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     """The plan must create the identities of instances, so that the other rules check their permissions."""
-    made = Made(resource for resource in resources if resource.type in (ACCOUNT, PROFILE))
+    made = PlanIndex(resource for resource in resources if resource.type in (ACCOUNT, PROFILE))
     for resource in resources:
         if is_excepted(resource, context):
             continue  # an exception names the resource

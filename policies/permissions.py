@@ -14,7 +14,7 @@ from policies.resource import Resource
 from policies.rule import Rule, Wrong
 
 
-def _beyond_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _outside_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
     names = names_of(context)
     if resource.type.startswith("aws"):
         yield from aws.judged(resource, names)
@@ -33,7 +33,7 @@ RULES: Final = (
             " scripts.policy_lists`. For another permission, write an exception."
         ),
         judges="policy documents, trust policies and managed policies on AWS; roles and members on Google Cloud",
-        of_one=_beyond_the_list,
+        of_one=_outside_the_list,
         of_all=planned_names.judged,
     ),
 )

@@ -23,7 +23,7 @@ _LIKE_AN_ID: Final = re.compile(r".*/.*|[a-z]+-[0-9a-f]{8,}")
 """Names that operators can choose and that look like the id of another resource."""
 
 
-class Made:
+class PlanIndex:
     """Resources of a plan, by all their identifiers."""
 
     def __init__(self, resources: Iterable[Resource], others: Iterable[str] = ()) -> None:

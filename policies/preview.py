@@ -65,7 +65,7 @@ def _value(value: Any, path: str, hidden: list[str]) -> Any:
     return value
 
 
-def _hidden(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _hidden_values(resource: Resource, _: Context) -> Iterator[Wrong]:
     for path in resource.hidden:
         if path not in _ALWAYS_SECRET.get(resource.type, ()):
             yield Wrong(path=path, value=UNKNOWN, message="must not be hidden as a secret")
@@ -79,7 +79,7 @@ RULES: Final = (
         id="no-hidden-value",
         reason="A value that a preview hides cannot be checked.",
         remedy="Do not mark it as secret. Pass names of secrets in SSM Parameter Store or Secret Manager.",
-        of_one=_hidden,
+        of_one=_hidden_values,
         judges="values that `pulumi preview --json` prints as [secret]; only `gpufleet policies check` sees them",
         parts=False,
     ),

@@ -12,10 +12,10 @@ from typing import Any, Final
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
 from policies.context import Context, written
-from policies.plan import Made
+from policies.plan import PlanIndex
 from policies.reference_table import IMAGES, NOTHING, REFERENCES, ResourceReference
 from policies.resource import UNKNOWN, Resource, is_false
-from policies.resource_types import MADE, is_excepted
+from policies.resource_types import CREATED_TYPES, is_excepted
 from policies.rule import Rule, Violation, Wrong
 
 
@@ -33,12 +33,12 @@ _NO_LIST: Final = 1_000_000
 """Assumed number of values in a list of which a preview knows nothing."""
 
 
-def _of_others(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
+def _unlisted_references(resources: Sequence[Resource], context: Context) -> Iterator[Violation]:
     given = _given(context)
 
     @cache
-    def made(of: frozenset[str], is_given: bool) -> Made:
-        return Made((one for one in resources if one.type in of), given if is_given else ())
+    def made(of: frozenset[str], is_given: bool) -> PlanIndex:
+        return PlanIndex((one for one in resources if one.type in of), given if is_given else ())
 
     for resource, reference in _references(resources, context):
         if reference.of == NOTHING:
@@ -54,7 +54,7 @@ def _references(resources: Sequence[Resource], context: Context) -> Iterator[tup
             yield from ((resource, reference) for reference in found)
 
 
-def _outside_plan(resource: Resource, reference: ResourceReference, made: Made) -> Iterator[tuple[str, Any]]:
+def _outside_plan(resource: Resource, reference: ResourceReference, made: PlanIndex) -> Iterator[tuple[str, Any]]:
     """Yield path and value of references to resources outside the plan."""
     sources = resource.depends.get(reference.key, ())
     # providers leave unset properties unknown
@@ -127,7 +127,7 @@ def _given(context: Context) -> frozenset[str]:
     return frozenset((*texts, *links))
 
 
-def _made_elsewhere(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _fixed_references(resource: Resource, context: Context) -> Iterator[Wrong]:
     """Check one resource alone: references that no other rule checks, images and locations."""
     if is_excepted(resource, context):
         return
@@ -173,7 +173,7 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
 
 def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
     """A resource's own project or region overrides the provider's."""
-    if resource.type not in MADE or resource.type.startswith("pulumi:"):
+    if resource.type not in CREATED_TYPES or resource.type.startswith("pulumi:"):
         return
     allowed = {
         "gcp": ("project", (context.config.get("gcp:project"), _settings(context).at("account"))),
@@ -197,8 +197,8 @@ RULES: Final = (
         id="references-in-plan",
         reason="The rules check only resources of the plan; others may have any rules, routes or contents.",
         remedy="Use resources that this program creates, or the network, subnets, bucket and images of the settings.",
-        of_one=_made_elsewhere,
-        of_all=_of_others,
+        of_one=_fixed_references,
+        of_all=_unlisted_references,
         judges=(
             "references to security groups, networks, subnets, routes, targets, addresses of DNS records, disks, "
             "queues, accounts, keys and images; a resource with an exception of resource-type-listed may refer to all"

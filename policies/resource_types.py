@@ -10,7 +10,7 @@ from policies.context import Context
 from policies.resource import Resource
 from policies.rule import NOT_SHOWN, Rule, Wrong
 
-MADE: Final[Mapping[str, list[str]]] = json.loads(
+CREATED_TYPES: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
 )
 """Each type that the program creates, with the types of its parent components. Empty: the parent is the stack.
@@ -19,7 +19,7 @@ MADE: Final[Mapping[str, list[str]]] = json.loads(
 
 
 def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
-    within = MADE.get(resource.type)
+    within = CREATED_TYPES.get(resource.type)
     if within is None:
         yield Wrong(message="the program creates no resource of this type, so no rule checks it")
         return

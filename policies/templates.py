@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpufleet.domain.parsed import is_list, is_map
 from policies.context import Context
-from policies.plan import Made
+from policies.plan import PlanIndex
 from policies.resource import (
     AWS_GROUP,
     AWS_INSTANCE,
@@ -43,8 +43,8 @@ class _Reference:
     """
 
 
-def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
-    templates = Made(resource for resource in resources if resource.type in _TEMPLATES)
+def _unlisted_templates(resources: Sequence[Resource], _: Context) -> Iterator[Violation]:
+    templates = PlanIndex(resource for resource in resources if resource.type in _TEMPLATES)
     for resource in resources:
         for reference in _references(resource):
             key = reference.path.split(".")[0].split("[")[0]
@@ -52,7 +52,7 @@ def _of_others(resources: Sequence[Resource], _: Context) -> Iterator[Violation]
                 yield Wrong(path=reference.path, value=reference.value, message=wrong).on(resource)
 
 
-def _wrong(reference: _Reference, templates: Made, sources: Sequence[str]) -> str:
+def _wrong(reference: _Reference, templates: PlanIndex, sources: Sequence[str]) -> str:
     """Return the error of a reference. Empty: none. `sources` are the URNs from which its property takes its
     value.
     """
@@ -149,7 +149,7 @@ RULES: Final = (
         id="templates-in-plan",
         reason="A template sets addresses, disks and permissions, and the rules check only templates of the plan.",
         remedy="Create the template in the same program, and use its latest version.",
-        of_all=_of_others,
+        of_all=_unlisted_templates,
         judges="templates, and their versions, of groups, fleets and instances, including overrides",
     ),
 )

@@ -37,7 +37,7 @@ def check(settings: Settings, today: date) -> list[Problem]:
         *_network(settings),
         *_images(settings),
         *_control(settings),
-        *_names(settings),
+        *_duplicate_names(settings),
         *_models(settings),
         *_exceptions(settings, today),
         *reference_checks.check(settings, KEY),
@@ -171,10 +171,10 @@ def _control(settings: Settings) -> Iterator[Problem]:
     if control.image.startswith("resolve:"):
         remedy = "write the id of an AMI"
         yield Problem(path=f"{KEY}.control.image", wrong="is not an AMI", value=control.image, remedy=remedy)
-    yield from value_checks.clients(f"{KEY}.control.client_networks", control.client_networks)
+    yield from value_checks.client_networks(f"{KEY}.control.client_networks", control.client_networks)
 
 
-def _names(settings: Settings) -> Iterator[Problem]:
+def _duplicate_names(settings: Settings) -> Iterator[Problem]:
     named = {
         "pools": [pool.name for pool in settings.pools],
         "models": [model.name for model in settings.models],

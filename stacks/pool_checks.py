@@ -18,7 +18,7 @@ SHORTEST_START: Final = timedelta(seconds=10)
 def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Iterator[Problem]:
     """Yield every problem of one pool. `path` is the pool's position in the file."""
     yield from _limits(pool, path)
-    yield from _bought(pool, path)
+    yield from _capacity(pool, path)
     yield from _zones(settings, pool, path)
     yield from _reservations(settings, pool, path, today)
     model = next((model for model in settings.models if model.name == pool.model), None)
@@ -69,7 +69,7 @@ def _limits(pool: PoolSettings, path: str) -> Iterator[Problem]:
             )
 
 
-def _bought(pool: PoolSettings, path: str) -> Iterator[Problem]:
+def _capacity(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     fallback = capacity.on_demand or capacity.flex_start
     if not capacity.reserved and capacity.spot is None and fallback is None:

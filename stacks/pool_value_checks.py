@@ -37,8 +37,8 @@ def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem
     yield from _environment(pool, path)
     yield from _secret_arguments(pool, path)
     yield from _split(settings, pool, path)
-    yield from _bought(settings, pool, path)
-    yield from _asked_for(settings, pool, path)
+    yield from _existing_reservations(settings, pool, path)
+    yield from _served_name(settings, pool, path)
 
 
 def _sizes(pool: PoolSettings, path: str) -> Iterator[Problem]:
@@ -165,7 +165,7 @@ def _machine_types(pool: PoolSettings) -> Iterator[str]:
     yield from (capacity.flex_start.machine_type,) if capacity.flex_start else ()
 
 
-def _bought(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
+def _existing_reservations(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """Check existing reservations: each needs an id in the form of that cloud, and its own group."""
     earlier: dict[str, str] = {}
     for other in settings.pools:
@@ -192,7 +192,7 @@ def _bought(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Probl
         earlier[reserved.existing] = pool.name
 
 
-def _asked_for(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
+def _served_name(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     asked = pool.served_name if pool.served_name is not None else pool.model
     if not re.fullmatch(r"[\w./:-]{1,120}", asked, re.ASCII):
         remedy = "write letters, digits and . _ / : - without spaces"

@@ -17,13 +17,13 @@ _SUFFIX: Final = 8
 
 def check(settings: Settings, root: str) -> Iterator[Problem]:
     """Check the references of the environment: zones, budgets, allowed machine types, prices."""
-    yield from _once(f"{root}.zones", settings.zones)
+    yield from _duplicates(f"{root}.zones", settings.zones)
     yield from _budgets(settings, root)
     for index, spend in enumerate(settings.commitments.spends):
         for name in spend.rates:
-            yield from _sold(f"{root}.commitments.spends.{index}.rates.{name}", settings.cloud, name)
+            yield from _unknown_machine_type(f"{root}.commitments.spends.{index}.rates.{name}", settings.cloud, name)
     for index, name in enumerate(settings.policies.machine_types or ()):
-        yield from _sold(f"{root}.policies.machine_types.{index}", settings.cloud, name)
+        yield from _unknown_machine_type(f"{root}.policies.machine_types.{index}", settings.cloud, name)
     for index, price in enumerate(settings.prices):
         path = f"{root}.prices.{index}"
         if price.sku.partition(":")[0] in {*Cloud} - {settings.cloud}:
@@ -59,12 +59,12 @@ def check_pool(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Pr
     capacity = pool.capacity
     for kind, part in (("spot", capacity.spot), ("on_demand", capacity.on_demand)):
         if part is not None:
-            yield from _once(f"{path}.capacity.{kind}.machine_types", part.machine_types)
+            yield from _duplicates(f"{path}.capacity.{kind}.machine_types", part.machine_types)
     if settings.cloud is Cloud.GCP:
-        yield from _fits(pool, path)
+        yield from _group_names(pool, path)
 
 
-def _fits(pool: PoolSettings, path: str) -> Iterator[Problem]:
+def _group_names(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     names = [f"{pool.name}-reserved-{r.zone}-{r.machine_type}" for r in capacity.reserved]
     names += [f"{pool.name}-spot-{zone}" for zone in (capacity.spot.zones if capacity.spot else ())]
@@ -81,13 +81,13 @@ def _fits(pool: PoolSettings, path: str) -> Iterator[Problem]:
         )
 
 
-def _once(path: str, names: Sequence[str]) -> Iterator[Problem]:
+def _duplicates(path: str, names: Sequence[str]) -> Iterator[Problem]:
     for index, name in enumerate(names):
         if name in names[:index]:
             yield Problem(path=f"{path}.{index}", wrong="is named twice", value=name, remedy="name it once")
 
 
-def _sold(path: str, cloud: Cloud, name: str) -> Iterator[Problem]:
+def _unknown_machine_type(path: str, cloud: Cloud, name: str) -> Iterator[Problem]:
     try:
         catalogue.machine(cloud, name)
     except catalogue.UnknownMachineError as error:

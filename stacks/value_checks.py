@@ -56,7 +56,7 @@ def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     yield from _bucket(settings, root)
     yield from _disks(settings, root)
     yield from _services(settings, root)
-    yield from _given(settings, root)
+    yield from _existing_network(settings, root)
     yield from _control_machine(settings, root)
     yield from _urls(settings, root)
     yield from _channel(settings, root)
@@ -189,7 +189,7 @@ def _services(settings: Settings, root: str) -> Iterator[Problem]:
             yield Problem(path=f"{path}.{index}", wrong="is not a known service", value=name, remedy=remedy)
 
 
-def _given(settings: Settings, root: str) -> Iterator[Problem]:
+def _existing_network(settings: Settings, root: str) -> Iterator[Problem]:
     network, path = settings.network, f"{root}.network"
     if network.kind != "given":
         return
@@ -282,10 +282,10 @@ def _prices(settings: Settings, root: str, today: date) -> Iterator[Problem]:
             yield Problem(path=f"{path}.as_of", wrong="is in the future", value=price.as_of, remedy=remedy)
         service, _, of = rest.partition(":")
         if cloud == settings.cloud and service in ("ec2", "compute"):
-            yield from _slip(f"{path}.sku", settings.cloud, price.sku, of.partition(":")[0])
+            yield from _misspelled_machine_type(f"{path}.sku", settings.cloud, price.sku, of.partition(":")[0])
 
 
-def _slip(path: str, cloud: Cloud, sku: str, name: str) -> Iterator[Problem]:
+def _misspelled_machine_type(path: str, cloud: Cloud, sku: str, name: str) -> Iterator[Problem]:
     """Report a machine type that resembles one in the catalogue. The catalogue does not contain small machines."""
     known = [machine.name for machine in catalogue.machines(cloud) if machine.name[0] == name[:1]]
     if name not in known and (alike := get_close_matches(name, known, n=2, cutoff=0.85)):
@@ -301,7 +301,7 @@ def _day(text: str) -> date:
         return date.min  # another check reports it
 
 
-def clients(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
+def client_networks(path: str, networks: tuple[str, ...]) -> Iterator[Problem]:
     """Report problems of client networks: a network of all addresses, or a duplicate."""
     parsed: list[ipaddress.IPv4Network] = []
     for index, client in enumerate(networks):

@@ -141,17 +141,17 @@ def _of_statement(
         yield strange, "is not an element of a statement"
         return
     try:
-        asked = _Asked.of(statement, kind)
+        asked = _ParsedStatement.of(statement, kind)
     except PolicyDocumentError as error:
         yield dict(statement), str(error)
         return
     for action in asked.actions:
-        if wrong := _beyond(action, asked, kind, entries, names):
+        if wrong := _why_unlisted(action, asked, kind, entries, names):
             yield action, wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ParsedStatement:
     """What a statement allows, with each part as a tuple."""
 
     actions: tuple[str, ...]
@@ -162,8 +162,8 @@ class _Asked:
     """Values by operator and key. Keys are in lower case."""
 
     @classmethod
-    def of(cls, statement: Mapping[str, Any], kind: str) -> "_Asked":
-        """Raises DocumentError for a statement that lacks a required part or has a part that its kind does not
+    def of(cls, statement: Mapping[str, Any], kind: str) -> "_ParsedStatement":
+        """Raises PolicyDocumentError for a statement that lacks a required part or has a part that its kind does not
         allow.
         """
         wanted = {"Action", *(() if kind == TRUST else ("Resource",)), *(() if kind == IDENTITY else ("Principal",))}
@@ -182,7 +182,7 @@ class _Asked:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    """Return the strings of a list, or the single string. Raises DocumentError for other values."""
+    """Return the strings of a list, or the single string. Raises PolicyDocumentError for other values."""
     texts: list[Any] = value if is_list(value) else [] if value is None else [value]
     for one in texts:
         if not isinstance(one, str):
@@ -203,7 +203,9 @@ def _conditions(condition: Any) -> dict[tuple[str, str], tuple[str, ...]]:
     return found
 
 
-def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedAction], names: Names) -> str | None:
+def _why_unlisted(
+    action: str, asked: _ParsedStatement, kind: str, entries: Sequence[AllowedAction], names: Names
+) -> str | None:
     """Return why the list does not cover an action of a statement, or None if it covers the action on each resource
     for each principal.
     """
@@ -218,8 +220,8 @@ def _beyond(action: str, asked: _Asked, kind: str, entries: Sequence[AllowedActi
     for resource in asked.resources:
         there = [e for e in of_action if not e.resource or fits(e.resource, resource, names)]
         if not there:
-            return _elsewhere(action, resource, of_action, names)
-        lacks = [lack for e in there if (lack := _lack(e, asked, names)) is not None]
+            return _why_not_on_resource(action, resource, of_action, names)
+        lacks = [lack for e in there if (lack := _missing_condition(e, asked, names)) is not None]
         if len(lacks) == len(there):
             on = f" on {resource}" if resource else ""
             return f"is allowed{on} without the condition {min(lacks, key=len)}"
@@ -251,12 +253,12 @@ def _limits(action: str) -> str:
     return f"; it can be limited to {actions.some(formats)}" if formats else ""
 
 
-def _elsewhere(action: str, resource: str, entries: Sequence[AllowedAction], names: Names) -> str:
+def _why_not_on_resource(action: str, resource: str, entries: Sequence[AllowedAction], names: Names) -> str:
     allowed = sorted({filled(e.resource, names) for e in entries})
     return f"is allowed on {resource}; the list allows it on {actions.some(allowed)}{_limits(action)}"
 
 
-def _lack(entry: AllowedAction, asked: _Asked, names: Names) -> str | None:
+def _missing_condition(entry: AllowedAction, asked: _ParsedStatement, names: Names) -> str | None:
     """Return the first condition of an entry that a statement does not set at least as strictly, or None if it sets
     all.
     """

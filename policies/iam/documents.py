@@ -86,7 +86,7 @@ def _kind(type_: str, key: str) -> str:
 
 
 def statements(document: Document) -> list[Mapping[str, Any]]:
-    """Return the statements of a document. Raises DocumentError if any part is ambiguous."""
+    """Return the statements of a document. Raises PolicyDocumentError if any part is ambiguous."""
     found = _parsed(document.text) if isinstance(document.text, str) else document.text
     if not is_map(found):
         raise PolicyDocumentError("is not a JSON object")

@@ -61,7 +61,7 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
     elif (where := place(resource.type)) is not None:
         yield from _of_policy_data(resource)
         for binding in bindings(resource):
-            if wrong := _beyond(binding, resource, listed()["bindings"].get(where, ()), names):
+            if wrong := _why_unlisted(binding, resource, listed()["bindings"].get(where, ()), names):
                 yield Wrong(path=binding.path, value=binding.member, message=wrong)
     else:
         yield from _open_to_all(resource.props, "")
@@ -124,7 +124,7 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
             yield Wrong(path=f"permissions[{index}]", value=permission, message="is not a permission of the list")
 
 
-def _beyond(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:
+def _why_unlisted(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:
     """Return why a binding is not in the list, or None if it is."""
     fitting = [e for e in entries if _is_on(e, resource, names) and _is_for(e, binding, resource, names)]
     of_role = [e for e in fitting if binding.role is UNKNOWN or matches(e["role"], str(binding.role), names)]

@@ -18,7 +18,7 @@ _SUFFIX: Final = "0000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
+class _DependentProperty:
     """A property that the program takes from another resource of the plan."""
 
     key: str
@@ -27,18 +27,18 @@ class _Taken:
     path: tuple[str, ...]
 
 
-_OF_AWS: Final[Mapping[str, tuple[_Taken, ...]]] = {
-    "aws:iam/rolePolicy:RolePolicy": (_Taken(key="role", of=ROLE, path=("role",)),),
-    PROFILE: (_Taken(key="role", of=ROLE, path=("role",)),),
-    AWS_INSTANCE: (_Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile",)),),
+_OF_AWS: Final[Mapping[str, tuple[_DependentProperty, ...]]] = {
+    "aws:iam/rolePolicy:RolePolicy": (_DependentProperty(key="role", of=ROLE, path=("role",)),),
+    PROFILE: (_DependentProperty(key="role", of=ROLE, path=("role",)),),
+    AWS_INSTANCE: (_DependentProperty(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile",)),),
     LAUNCH_TEMPLATE: (
-        _Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "arn")),
-        _Taken(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "name")),
+        _DependentProperty(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "arn")),
+        _DependentProperty(key="iamInstanceProfile", of=PROFILE, path=("iamInstanceProfile", "name")),
     ),
 }
 _OF_BINDINGS: Final = (
-    _Taken(key="role", of=google.CUSTOM_ROLE, path=("role",)),
-    _Taken(key="member", of=ACCOUNT, path=("member",)),
+    _DependentProperty(key="role", of=google.CUSTOM_ROLE, path=("role",)),
+    _DependentProperty(key="member", of=ACCOUNT, path=("member",)),
 )
 
 
@@ -51,19 +51,23 @@ def judged(resources: Sequence[Resource], context: Context) -> Iterator[Violatio
     for resource in resources if names.named("account") is not None else ():
         taken = _OF_BINDINGS if google.place(resource.type) is not None else _OF_AWS.get(resource.type, ())
         unknown = [one for one in taken if resource.at(*one.path) is UNKNOWN and _is_set(one, resource)]
-        for wrong in _foreseen(resource, unknown, made, context, names) if unknown else ():
+        for wrong in _with_predicted_names(resource, unknown, made, context, names) if unknown else ():
             yield wrong.on(resource)
 
 
-def _is_set(one: _Taken, resource: Resource) -> bool:
+def _is_set(one: _DependentProperty, resource: Resource) -> bool:
     """Return whether the program set the property. A provider may report the profile of a machine as unknown although
     the program did not set one.
     """
     return one.of != PROFILE or bool(resource.depends.get(one.key))
 
 
-def _foreseen(
-    resource: Resource, unknown: Sequence[_Taken], made: Mapping[str, Resource], context: Context, names: Names
+def _with_predicted_names(
+    resource: Resource,
+    unknown: Sequence[_DependentProperty],
+    made: Mapping[str, Resource],
+    context: Context,
+    names: Names,
 ) -> Iterator[Wrong]:
     props: dict[str, Any] = {**resource.props}
     for one in unknown:

@@ -164,7 +164,7 @@ DIGEST = "sha256 " + "4f" * 32
                      "reservation-ends-or-is-reviewed", id="reservation that is over"),
     ],
 )  # fmt: skip
-def test_one_resource(kind: str, props: Mapping[str, Any], rule: str | None) -> None:
+def test_an_attack_with_one_resource_is_refused(kind: str, props: Mapping[str, Any], rule: str | None) -> None:
     found = {broken.id for broken, _ in judged([Resource(type=kind, name="it", props=props)], DEV)}
     assert found == ({rule} if rule else set())
 
@@ -224,7 +224,9 @@ def test_one_resource(kind: str, props: Mapping[str, Any], rule: str | None) -> 
         pytest.param(GCP_TEMPLATE, {"machineType": "n1-standard-8"}, False, id="without them"),
     ],
 )
-def test_machine_types_past_the_allow_list(kind: str, props: Mapping[str, Any], refused: bool) -> None:
+def test_machine_types_that_bypass_the_allow_list_are_refused(
+    kind: str, props: Mapping[str, Any], refused: bool
+) -> None:
     context = Context(cloud=Cloud.AWS, environment="dev", today=TODAY, allowed_machine_types=frozenset({"g6.xlarge"}))
     found = {broken.id for broken, _ in check([Resource(type=kind, name="it", props=props)], context)}
     assert ("machine-type-allowed" in found) is refused

@@ -15,7 +15,7 @@ from policies.pack import check
 from policies.preview import resources_of
 from policies.reference_table import NOTHING, REFERENCES
 from policies.resource import UNKNOWN, Resource
-from policies.resource_types import MADE
+from policies.resource_types import CREATED_TYPES
 from tests.fixtures.policies.resources import DEV, GCP_TEMPLATE, GROUP, TEMPLATE
 
 (RULE,) = references.RULES
@@ -330,7 +330,7 @@ def test_a_preview_without_the_engine_matches_existing_groups(group: str, paths:
 
 
 def test_every_checked_or_named_type_is_known() -> None:
-    known = {*MADE, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", PEERING}
+    known = {*CREATED_TYPES, "aws:ec2/defaultSecurityGroup:DefaultSecurityGroup", PEERING}
     assert set(REFERENCES) - known == {"aws:ec2/securityGroupRule:SecurityGroupRule"}
     named = {kind for found in REFERENCES.values() for one in found for kind in one.of if one.of != NOTHING}
     assert named <= known

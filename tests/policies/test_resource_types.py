@@ -13,7 +13,7 @@ from gpufleet.settings.environment import PolicyException
 from policies.context import Context, from_config
 from policies.pack import check
 from policies.resource import Resource
-from policies.resource_types import MADE
+from policies.resource_types import CREATED_TYPES
 from tests.fixtures.stacks.settings_files import AWS, GCP
 
 TODAY = date(2026, 11, 21)
@@ -115,7 +115,7 @@ def test_a_type_is_checked_without_settings() -> None:
 
 @pytest.mark.parametrize("cloud", list(Cloud))
 def test_the_list_contains_what_each_cloud_needs(cloud: Cloud) -> None:
-    assert {kind for kind in MADE if kind.startswith(f"{cloud}:")}
+    assert {kind for kind in CREATED_TYPES if kind.startswith(f"{cloud}:")}
 
 
 ENCRYPTED = {"encrypted": True}

@@ -145,7 +145,7 @@ UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMon
         ),
     ],
 )
-def test_one_resource(kind: str, props: dict[str, Any], rule: str | None) -> None:
+def test_each_rule_accepts_or_refuses_one_resource(kind: str, props: dict[str, Any], rule: str | None) -> None:
     found = broken_rules(Resource(type=kind, name="it", props=props), context=DEV)
     assert found == ([rule] if rule else [])
 
