@@ -53,7 +53,7 @@ def test_dry_run_that_creates_the_ledger_warns_about_other_machines(
 ) -> None:
     kind = idle_watchdog()
     reasons(kind, fleet, Options())
-    assert "ledger.db is not on this machine: if its watchdogs" in " ".join(capsys.readouterr().err.split())
+    assert "ledger.db is not on this machine: if " in " ".join(capsys.readouterr().err.split())
     reasons(kind, fleet, Options())
     assert "is not on this machine" not in capsys.readouterr().err
     assert reasons(kind, fleet, Options(apply=True)) == {instance(1).id: Reason.IDLE}, "it was seen here"

@@ -122,12 +122,12 @@ def test_the_newest_backup_is_restored(tmp_path: Path) -> None:
     [
         (lambda data, pointer: data.write_bytes(data.read_bytes()[:-9]), "is damaged"),
         (lambda data, pointer: data.unlink(), "cannot be read"),
-        (lambda data, pointer: pointer.write_text("{"), "is no pointer"),
+        (lambda data, pointer: pointer.write_text("{"), "is not a valid pointer"),
         (lambda data, pointer: pointer.write_text('{"version": 2}'), "must be 1"),
-        (lambda data, pointer: pointer.write_text("[1]"), "holds no object"),
+        (lambda data, pointer: pointer.write_text("[1]"), "is not a JSON object"),
         (
             lambda data, pointer: pointer.write_text('{"version": 1, "key": 5, "sha256": "", "at": ""}'),
-            "is no pointer",
+            "is not a valid pointer",
         ),
         (lambda data, pointer: pointer.unlink(), "there is no backup yet"),
     ],
