@@ -77,19 +77,19 @@ KV_CACHE_USAGE: Final = _engine(
     "kv_cache_usage_perc", MetricKind.GAUGE, "share 0 to 1", "used blocks of the KV cache"
 )
 PROMPT_TOKENS: Final = _engine(
-    "prompt_tokens_total", MetricKind.COUNTER, "tokens", "input tokens taken in, cached ones included"
+    "prompt_tokens_total", MetricKind.COUNTER, "tokens", "input tokens processed, including cached ones"
 )
 PROMPT_TOKENS_CACHED: Final = _engine(
-    "prompt_tokens_cached_total", MetricKind.COUNTER, "tokens", "input tokens that a prefix cache answered"
+    "prompt_tokens_cached_total", MetricKind.COUNTER, "tokens", "input tokens served from a prefix cache"
 )
-GENERATION_TOKENS: Final = _engine("generation_tokens_total", MetricKind.COUNTER, "tokens", "output tokens made")
+GENERATION_TOKENS: Final = _engine("generation_tokens_total", MetricKind.COUNTER, "tokens", "output tokens generated")
 PREFIX_CACHE_QUERIES: Final = _engine(
     "prefix_cache_queries_total", MetricKind.COUNTER, "tokens", "input tokens looked up in the prefix cache"
 )
 PREFIX_CACHE_HITS: Final = _engine(
     "prefix_cache_hits_total", MetricKind.COUNTER, "tokens", "input tokens found in the prefix cache"
 )
-PREEMPTIONS: Final = _engine("num_preemptions_total", MetricKind.COUNTER, "requests", "pushed out of a full KV cache")
+PREEMPTIONS: Final = _engine("num_preemptions_total", MetricKind.COUNTER, "requests", "removed from a full KV cache")
 REQUEST_SUCCESS: Final = _engine(
     "request_success_total",
     MetricKind.COUNTER,
@@ -106,20 +106,20 @@ TIME_TO_FIRST_TOKEN: Final = _engine(
     "time_to_first_token_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to first token, in the engine"
 )
 INTER_TOKEN_LATENCY: Final = _engine(
-    "inter_token_latency_seconds", MetricKind.HISTOGRAM, "seconds", "between two tokens of a request"
+    "inter_token_latency_seconds", MetricKind.HISTOGRAM, "seconds", "time between two tokens of a request"
 )
 E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to last token")
 QUEUE_TIME: Final = _engine(
-    "request_queue_time_seconds", MetricKind.HISTOGRAM, "seconds", "waiting before the first run"
+    "request_queue_time_seconds", MetricKind.HISTOGRAM, "seconds", "time in the queue before the first run"
 )
 PREFILL_TIME: Final = _engine(
-    "request_prefill_time_seconds", MetricKind.HISTOGRAM, "seconds", "reading a request's input"
+    "request_prefill_time_seconds", MetricKind.HISTOGRAM, "seconds", "time to process a request's input"
 )
 DECODE_TIME: Final = _engine(
     "request_decode_time_seconds", MetricKind.HISTOGRAM, "seconds", "first token to last token"
 )
 CACHE_CONFIG: Final = _engine(
-    "cache_config_info", MetricKind.GAUGE, "always 1", "labels tell num_gpu_blocks, block_size, kv_cache_size_tokens"
+    "cache_config_info", MetricKind.GAUGE, "always 1", "labels: num_gpu_blocks, block_size, kv_cache_size_tokens"
 )
 LIVE_TOKENS: Final = _canonical(
     "live_tokens_total",
@@ -131,7 +131,7 @@ WORK_STEPS: Final = _canonical(
     "work_steps_total",
     MetricKind.COUNTER,
     "steps",
-    "executions of any model: a change proves work, the number means little",
+    "executions of any model: a change proves work; the value itself has no meaning",
 )
 OPEN_REQUESTS: Final = _canonical(
     "open_requests", MetricKind.GAUGE, "requests", "accepted by the engine's HTTP server and not yet answered"
@@ -154,17 +154,17 @@ GPU_UTILIZATION: Final = _dcgm(
     "DEV_GPU_UTIL",
     MetricKind.GAUGE,
     "percent 0 to 100",
-    "samples with any kernel; says little, fallback of gpu_active",
+    "samples with any kernel: imprecise, the fallback of gpu_active",
 )
 FB_USED: Final = _dcgm("DEV_FB_USED", MetricKind.GAUGE, "MiB", "device memory used")
 FB_FREE: Final = _dcgm("DEV_FB_FREE", MetricKind.GAUGE, "MiB", "device memory free")
-FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", MetricKind.GAUGE, "MiB", "device memory kept by the driver")
-POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", MetricKind.GAUGE, "watts", "power drawn now")
+FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", MetricKind.GAUGE, "MiB", "device memory reserved by the driver")
+POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", MetricKind.GAUGE, "watts", "current power")
 ENERGY: Final = _dcgm(
-    "DEV_TOTAL_ENERGY_CONSUMPTION", MetricKind.COUNTER, "millijoules", "since the driver was loaded"
+    "DEV_TOTAL_ENERGY_CONSUMPTION", MetricKind.COUNTER, "millijoules", "energy since the driver was loaded"
 )
-GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", MetricKind.GAUGE, "degrees Celsius", "of the GPU")
-MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", MetricKind.GAUGE, "degrees Celsius", "of its memory")
+GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", MetricKind.GAUGE, "degrees Celsius", "temperature of the GPU")
+MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", MetricKind.GAUGE, "degrees Celsius", "temperature of its memory")
 SM_CLOCK: Final = _dcgm("DEV_SM_CLOCK", MetricKind.GAUGE, "MHz", "SM clock")
 MEM_CLOCK: Final = _dcgm("DEV_MEM_CLOCK", MetricKind.GAUGE, "MHz", "memory clock")
 XID_ERRORS: Final = _dcgm(
@@ -177,7 +177,7 @@ ECC_SINGLE_BIT: Final = _dcgm(
     "DEV_ECC_SBE_VOL_TOTAL", MetricKind.COUNTER, "errors", "single-bit ECC errors since the driver was loaded"
 )
 UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
-    "DEV_UNCORRECTABLE_REMAPPED_ROWS", MetricKind.COUNTER, "rows", "remapped for uncorrectable errors"
+    "DEV_UNCORRECTABLE_REMAPPED_ROWS", MetricKind.COUNTER, "rows", "rows remapped after uncorrectable errors"
 )
 ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", MetricKind.GAUGE, "0 or 1", "remapping of rows has failed")
 GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
@@ -213,10 +213,10 @@ NODE_PHASE_SINCE: Final = _node(
     "phase_since_timestamp_seconds", MetricKind.GAUGE, "Unix seconds", "when the phase was entered"
 )
 NODE_BOOT_SECONDS: Final = _node(
-    "boot_step_seconds", MetricKind.GAUGE, "seconds", "length of each boot step, by step"
+    "boot_step_seconds", MetricKind.GAUGE, "seconds", "duration of each boot step, by step"
 )
 NODE_BOOT_ATTEMPTS: Final = _node(
-    "boot_attempts_total", MetricKind.COUNTER, "attempts", "tries of each step, by step"
+    "boot_attempts_total", MetricKind.COUNTER, "attempts", "attempts of each step, by step"
 )
 NODE_CACHE_BYTES: Final = _node(
     "cache_bytes_total", MetricKind.COUNTER, "bytes", "model bytes verified, by origin (fetched, kept)"
@@ -229,37 +229,48 @@ NODE_ENGINE_INFO: Final = _node(
     "engine_info", MetricKind.GAUGE, "1", "the engine and its release, as the engine reports it, by kind and version"
 )
 NODE_ENGINE_MISSING: Final = _node(
-    "engine_missing", MetricKind.GAUGE, "1", "a metric that the engine's contract needs and its page lacks, by name"
+    "engine_missing",
+    MetricKind.GAUGE,
+    "1",
+    "a metric that the engine's contract requires but its page does not contain, by name",
 )
 NODE_ENGINE_CONNECTIONS: Final = _node(
     "engine_connections", MetricKind.GAUGE, "connections", "open connections of other machines to the engine's port"
 )
-NODE_DRAINING: Final = _node("draining", MetricKind.GAUGE, "0 or 1", "a drain was asked for")
+NODE_DRAINING: Final = _node("draining", MetricKind.GAUGE, "0 or 1", "1: a drain was requested")
 NODE_DRAIN_DEADLINE: Final = _node(
     "drain_deadline_timestamp_seconds",
     MetricKind.GAUGE,
     "Unix seconds",
-    "when the drain ends, and why it was asked for (label reason); absent without one",
+    "deadline of the drain, with its reason (label reason); absent without a drain",
 )
 NODE_ORDER_KEY: Final = _node(
-    "order_key", MetricKind.GAUGE, "1", "orders signed with this key are taken, by key (SHA-256 of the public key)"
+    "order_key",
+    MetricKind.GAUGE,
+    "1",
+    "the agent accepts orders signed with this key, by key (SHA-256 of the public key)",
 )
 NODE_REQUESTS_CUT: Final = _node(
-    "requests_cut_total", MetricKind.COUNTER, "requests", "still running when the drain's time was over"
+    "requests_cut_total", MetricKind.COUNTER, "requests", "requests still running at the deadline of the drain"
 )
 
 # node_exporter
 HOST_CPU_SECONDS: Final = _host(
-    "cpu_seconds_total", MetricKind.COUNTER, "seconds", "of each cpu in each mode; Prometheus keeps idle and iowait"
+    "cpu_seconds_total",
+    MetricKind.COUNTER,
+    "seconds",
+    "time of each CPU in each mode; Prometheus keeps idle and iowait",
 )
 HOST_MEMORY_TOTAL: Final = _host("memory_MemTotal_bytes", MetricKind.GAUGE, "bytes", "memory of the machine")
 HOST_MEMORY_AVAILABLE: Final = _host(
-    "memory_MemAvailable_bytes", MetricKind.GAUGE, "bytes", "memory that programs could still get"
+    "memory_MemAvailable_bytes", MetricKind.GAUGE, "bytes", "memory that is available to programs"
 )
 HOST_DISK_SIZE: Final = _host(
-    "filesystem_size_bytes", MetricKind.GAUGE, "bytes", "of each file system, by mountpoint"
+    "filesystem_size_bytes", MetricKind.GAUGE, "bytes", "size of each file system, by mountpoint"
 )
-HOST_DISK_FREE: Final = _host("filesystem_avail_bytes", MetricKind.GAUGE, "bytes", "free for programs, by mountpoint")
+HOST_DISK_FREE: Final = _host(
+    "filesystem_avail_bytes", MetricKind.GAUGE, "bytes", "free space for programs, by mountpoint"
+)
 
 ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
