@@ -20,7 +20,7 @@ from gpufleet.settings.document import FleetDocument
 from watchdogs.execute import Pass, Watchdog, log_fields
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.observe.fleet import Lists
+from watchdogs.observe.fleet import SharedLists
 from watchdogs.orphans.decide import WATCHDOG as ORPHANS
 from watchdogs.orphans.watchdog import OrphanScope, OrphanWatchdog
 from watchdogs.policy import digests
@@ -89,10 +89,10 @@ class _Remembering:
     """Makes spot watchdogs that reuse what earlier passes of this process read, by fleet."""
 
     def __init__(self) -> None:
-        self._lists: dict[str, Lists] = {}
+        self._lists: dict[str, SharedLists] = {}
 
     def __call__(self, document: FleetDocument, ports: Ports) -> SpotWatchdog:
-        return SpotWatchdog(document, ports, self._lists.setdefault(ledger_name(document), Lists()))
+        return SpotWatchdog(document, ports, self._lists.setdefault(ledger_name(document), SharedLists()))
 
 
 def kinds() -> dict[str, WatchdogKind]:

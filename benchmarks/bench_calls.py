@@ -18,7 +18,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import FleetDocument, parse
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import document
-from watchdogs.observe.fleet import Lists
+from watchdogs.observe.fleet import SharedLists
 from watchdogs.policy import digests
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -64,7 +64,7 @@ class Fleet:
             self.market = DryMarket(self.document, self.fleet, hooks=hooks)
         else:
             self.market = GoogleDryMarket(self.document, self.fleet)
-        self.lists = Lists()
+        self.lists = SharedLists()
         self._before: dict[str, tuple[int, int]] = {}
 
     def calls_of_a_pass(self, *, of_its_own: bool = False) -> Calls:
@@ -72,7 +72,7 @@ class Fleet:
         ledger.
         """
         if of_its_own:
-            self.lists = Lists()
+            self.lists = SharedLists()
         market = self.market
         market.calls.counts.clear()
         before, self._before = self._before, market.sizes()

@@ -33,7 +33,7 @@ PROGRESS: Final = frozenset({Phase.BOOTING, Phase.DISKS, Phase.CACHE, Phase.ENGI
 """Phases of an agent that boots. The agent itself ends a phase that takes too long."""
 
 
-def took(instances: Iterable[Instance], statuses: Mapping[str, AgentStatus]) -> list[timedelta]:
+def durations(instances: Iterable[Instance], statuses: Mapping[str, AgentStatus]) -> list[timedelta]:
     """Boot durations of the ready instances. A duration that cannot be a boot is left out."""
     found: list[timedelta] = []
     for instance in instances:
@@ -76,7 +76,7 @@ def _launched(boot: Boot) -> datetime:
 class EndFacts:
     """What is known of why instances ended, in addition to what earlier observations recorded."""
 
-    ours: Mapping[str, PastAction]
+    by_watchdogs: Mapping[str, PastAction]
     """By instance: how a watchdog ended it."""
     stated: Mapping[tuple[str, datetime], ActivityKind]
     """By instance and launch: the reason in its own description. `ENDED_UNSTATED`: its operating system powered it
@@ -107,7 +107,7 @@ FAILED_REASONS: Final = frozenset({Reason.BOOT_FAILED, Reason.BOOTS_FAILING})
 """Why a watchdog ends an instance whose boot failed."""
 
 
-def ours(actions: Iterable[PastAction]) -> dict[str, PastAction]:
+def ends_by_watchdogs(actions: Iterable[PastAction]) -> dict[str, PastAction]:
     """By instance: how a watchdog ended it last.
 
     An action of a newer release that is unknown here counts as an end.
@@ -116,7 +116,7 @@ def ours(actions: Iterable[PastAction]) -> dict[str, PastAction]:
     return {past.resource: past for past in actions if past.action in ends or not past.action.known}
 
 
-def look(
+def observe(
     known: Iterable[Boot],
     there: Iterable[tuple[Instance, str]],
     statuses: Mapping[str, AgentStatus],
@@ -189,7 +189,7 @@ def _announced(status: AgentStatus) -> ActivityKind | None:
 
 def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKind | None:
     """Why an instance that left its group ended; None: no source states a cause."""
-    past = ends.ours.get(boot.instance_id)
+    past = ends.by_watchdogs.get(boot.instance_id)
     if past is not None and past.at >= boot.launched_at:
         return ActivityKind.FAILED_BOOT if past.reason in FAILED_REASONS else ActivityKind.ENDED
     answers = {

@@ -197,9 +197,9 @@ class Executor:
             brakes = [b for b in brakes if b.counts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
         if (brake := longest(brakes)) is not None:
             return self.cancelled(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
-        return self.without_lease(decision)
+        return self.cancelled_without_lease(decision)
 
-    def without_lease(self, decision: Decision) -> Outcome | None:
+    def cancelled_without_lease(self, decision: Decision) -> Outcome | None:
         """The outcome of a decision if the lease is lost; None: it is still held."""
         return None if self.holds_lease(self._ports.clock.now()) else self.cancelled(decision, LEASE_OVER)
 

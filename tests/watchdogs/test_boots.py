@@ -35,13 +35,13 @@ def test_expected_boot_duration(ready_after: list[float | None], expected: float
         one.id: replace(READY, phase_since=None if after is None else START + after * MINUTE)
         for one, after in zip(there, ready_after, strict=True)
     }
-    assert boots.expected(boots.took(there, statuses)) == expected * MINUTE
+    assert boots.expected(boots.durations(there, statuses)) == expected * MINUTE
 
 
 def test_silent_and_unready_instances_do_not_count_for_boot_durations() -> None:
     there = [instance(number, launched_at=START) for number in (1, 2)]
     statuses = {there[0].id: replace(READY, ready=False, phase_since=START + MINUTE)}
-    assert boots.took(there, statuses) == []
+    assert boots.durations(there, statuses) == []
     assert boots.expected([], otherwise=9 * MINUTE) == 9 * MINUTE
 
 

@@ -188,12 +188,12 @@ def test_a_brake_is_named_before_a_lost_lease() -> None:
 def test_a_lost_lease_is_remembered() -> None:
     fleet = idle_fleet()
     run = executor(fleet)
-    assert run.without_lease(decided()) is None
+    assert run.cancelled_without_lease(decided()) is None
     assert not run.lease_lost
     fleet.lease_is_ours = False
-    assert run.without_lease(decided()) is not None
+    assert run.cancelled_without_lease(decided()) is not None
     fleet.lease_is_ours = True
-    run.without_lease(decided())
+    run.cancelled_without_lease(decided())
     assert run.lease_lost, "what this pass saw is old, whoever has the lease now"
 
 

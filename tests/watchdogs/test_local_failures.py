@@ -19,7 +19,7 @@ from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, docu
 from tests.fixtures.watchdogs.scale import BUSY, Store
 from tests.fixtures.watchdogs.spot import SETTINGS
 from watchdogs.idle.watchdog import IdleWatchdog
-from watchdogs.observe.fleet import Lists
+from watchdogs.observe.fleet import SharedLists
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.scale.watchdog import ScaleWatchdog
@@ -218,7 +218,7 @@ def test_a_member_that_is_broken_for_a_day_changes_nothing_for_the_other_pool(fa
     """It loses an instance every three hours; zones have spot again after the first."""
     whole, fake = two_pools(), two_pools()
     healthy, ports = whole.ports(), broken(fake, fault)
-    kept, known = Lists(), Lists()
+    kept, known = SharedLists(), SharedLists()
     for hour in range(24):
         for each in (whole, fake):
             each.capacity |= {"chat-spot-a": hour % 2, "chat-spot-b": 1}
@@ -339,7 +339,7 @@ def failing(fake: FakeFleet, *calls: str) -> None:
 def test_a_shared_list_that_fails_ends_nothing_and_the_last_one_serves_for_five_minutes(
     call: str, is_daemon: bool
 ) -> None:
-    fake, lists = two_pools(), Lists()
+    fake, lists = two_pools(), SharedLists()
 
     def watch() -> Any:
         return SpotWatchdog(FLEET, fake.ports(), lists if is_daemon else None).apply()

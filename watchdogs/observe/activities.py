@@ -27,7 +27,7 @@ class ActivitySource(Protocol):
 
 
 @dataclass(slots=True)
-class Happened:
+class RecentActivities:
     """The activities of the groups of a fleet, kept for the lifetime of the process."""
 
     _known: dict[str, GroupActivities] = field(default_factory=dict[str, GroupActivities])

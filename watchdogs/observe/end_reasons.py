@@ -44,7 +44,7 @@ def ended_why(
     return stated or kind
 
 
-class Ends:
+class EndReasons:
     """Finds the reasons of ends in one fleet. It caches descriptions, since a pass observes several times."""
 
     def __init__(self, ports: Ports) -> None:

@@ -16,7 +16,7 @@ from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.last_lists import CachedAnswer, LastLists
 from gpufleet.domain.model import Group, GroupList, Instance
-from watchdogs.observe.activities import Happened
+from watchdogs.observe.activities import RecentActivities
 from watchdogs.observe.completeness import InstanceReader, Unlisted, unlisted
 from watchdogs.ports import Ports
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class Last(Generic[_T]):
+class CachedCall(Generic[_T]):
     """The last answer of a call about all pools."""
 
     answer: CachedAnswer[_T] | None = None
@@ -91,13 +91,13 @@ class ObservedFleet:
 
 
 @dataclass(slots=True)
-class Lists:
+class SharedLists:
     """What this process read last: the lists that all pools share, and the activities of their groups."""
 
-    groups: Last[GroupList] = field(default_factory=Last[GroupList])
-    instances: Last[Sequence[Instance]] = field(default_factory=Last[Sequence[Instance]])
-    statuses: Last[Mapping[str, AgentStatus]] = field(default_factory=Last[Mapping[str, AgentStatus]])
-    happened: Happened = field(default_factory=Happened)
+    groups: CachedCall[GroupList] = field(default_factory=CachedCall[GroupList])
+    instances: CachedCall[Sequence[Instance]] = field(default_factory=CachedCall[Sequence[Instance]])
+    statuses: CachedCall[Mapping[str, AgentStatus]] = field(default_factory=CachedCall[Mapping[str, AgentStatus]])
+    happened: RecentActivities = field(default_factory=RecentActivities)
     _noted_at: datetime | None = None
 
     def note(self, ports: Ports, now: datetime) -> None:
@@ -110,11 +110,11 @@ class Lists:
 
 
 @dataclass(slots=True)
-class Looks:
+class PassObservations:
     """State shared by the observations of one pass: the next one reads only what the pass may have changed."""
 
     reader: InstanceReader
-    lists: Lists
+    lists: SharedLists
     started: datetime
     """When the pass began, in whole seconds as activities are."""
     _groups: GroupList | None = None
@@ -179,7 +179,7 @@ class Looks:
         return self._instances
 
 
-def read(ports: Ports, looks: Looks, names: Sequence[str], now: datetime) -> ObservedFleet:
+def read(ports: Ports, looks: PassObservations, names: Sequence[str], now: datetime) -> ObservedFleet:
     """Observe the fleet once. Raises OSError when a shared list cannot be read and no recent one is known."""
     lists = looks.lists
     noted = cache(ports.ledger.last_lists)

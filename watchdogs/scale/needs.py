@@ -74,7 +74,7 @@ def cold_starts(
 
     For a pool without a ready instance: by the boots in the ledger, else the median of all pools.
     """
-    took = {pool: boots.took(members, statuses) for pool, members in by_pool.items()}
+    took = {pool: boots.durations(members, statuses) for pool, members in by_pool.items()}
     usual = boots.expected([boot for own in took.values() for boot in own])
     past = {pool: boots.by_machine_type(boot for boot in remembered if boot.pool == pool).values() for pool in took}
     return {pool: boots.expected(own, otherwise=max(past[pool], default=usual)) for pool, own in took.items()}

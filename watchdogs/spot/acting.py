@@ -14,7 +14,7 @@ from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.draining import Drain, is_terminated, leaving, sleep_and_renew, until_drained
 from watchdogs.execute import ExecutionRules, Executor
-from watchdogs.observe.fleet import Looks
+from watchdogs.observe.fleet import PassObservations
 from watchdogs.ports import Ports
 from watchdogs.spot import lifecycle
 from watchdogs.spot.decide import WATCHDOG
@@ -69,7 +69,7 @@ class PendingResizes:
     Each pool waits for at most its `fallback_after`, however many groups it asks.
     """
 
-    def __init__(self, document: FleetDocument, ports: Ports, looks: Looks) -> None:
+    def __init__(self, document: FleetDocument, ports: Ports, looks: PassObservations) -> None:
         self._document = document
         self._ports = ports
         self._looks = looks
@@ -165,7 +165,7 @@ class SpotActor:
         executor: Executor,
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
-        looks: Looks,
+        looks: PassObservations,
         answers: PendingResizes,
     ) -> None:
         self._document = document

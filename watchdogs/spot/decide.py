@@ -60,7 +60,7 @@ def split(seen: SpotPool, now: datetime) -> list[Decision]:
         *run_ends,
         *_places_of_taken(pool),
         *(one for one in (*_drained(pool), *_failed(pool, now)) if one.resource not in ending),
-        *(one for one in _launched_for_nothing(pool, now) if one.resource not in ending),
+        *(one for one in _launched_by_closed_groups(pool, now) if one.resource not in ending),
         *_crashes(pool, now),
     ]
     decided = {decision.resource for decision in decisions}
@@ -324,7 +324,7 @@ def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _launched_for_nothing(pool: SpotPool, now: datetime) -> list[Decision]:
+def _launched_by_closed_groups(pool: SpotPool, now: datetime) -> list[Decision]:
     """End what a group launched by itself to replace failed boots: it would repeat this without end."""
     decisions: list[Decision] = []
     for group in pool.groups:

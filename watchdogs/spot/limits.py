@@ -186,11 +186,13 @@ def within_ceilings(
     """
     of_pools = by_pool(decisions)
     headrooms = {pool.name: _PoolHeadroom(pool, of_pools[pool.name], now) for pool in pools}
-    purse = None if spend is None else _Purse(spend)
-    if purse is not None:
+    spend_headroom = None if spend is None else _SpendHeadroom(spend)
+    if spend_headroom is not None:
         for headroom in headrooms.values():
-            headroom.reserve_open_requests(purse)
-    return [_within(headrooms, purse, decision) for decision in decisions], None if purse is None else purse.spend
+            headroom.reserve_open_requests(spend_headroom)
+    return [
+        _within(headrooms, spend_headroom, decision) for decision in decisions
+    ], None if spend_headroom is None else spend_headroom.spend
 
 
 def by_pool(decisions: Iterable[Decision]) -> Mapping[str | None, Sequence[Decision]]:
@@ -201,18 +203,20 @@ def by_pool(decisions: Iterable[Decision]) -> Mapping[str | None, Sequence[Decis
     return found
 
 
-def _within(headrooms: Mapping[str, "_PoolHeadroom"], purse: "_Purse | None", decision: Decision) -> Decision:
+def _within(
+    headrooms: Mapping[str, "_PoolHeadroom"], spend_headroom: "_SpendHeadroom | None", decision: Decision
+) -> Decision:
     more = _growth(decision)
     headroom = headrooms.get(decision.pool or "")
     if headroom is None or more <= 0 or headroom.is_reserved(decision.resource):
         return decision
     usd = headroom.usd_per_hour(decision.resource)
-    limits = [*headroom.limits(), *([purse.limit(usd)] if purse is not None else [])]
+    limits = [*headroom.limits(), *([spend_headroom.limit(usd)] if spend_headroom is not None else [])]
     tightest = min(limits, key=lambda limit: limit.remaining)
     granted = min(more, max(0, tightest.remaining))
     headroom.take(granted)
-    if purse is not None:
-        purse.reserve_spend(granted, usd)
+    if spend_headroom is not None:
+        spend_headroom.reserve_spend(granted, usd)
     if granted == more:
         return decision
     return _cut(decision, more, granted, tightest)
@@ -266,10 +270,10 @@ class _PoolHeadroom:
         """Highest list price of the machine types of a group; None: unknown."""
         return self._groups[group].most_usd_per_hour
 
-    def reserve_open_requests(self, purse: "_Purse") -> None:
+    def reserve_open_requests(self, spend_headroom: "_SpendHeadroom") -> None:
         """Add the cost of open requests to the spend."""
         for name, asked in self._asked.items():
-            purse.reserve_spend(asked, self.usd_per_hour(name))
+            spend_headroom.reserve_spend(asked, self.usd_per_hour(name))
 
     def limits(self) -> list[_Limit]:
         """Remaining growth by each ceiling; the ceiling that lasts longest comes first."""
@@ -301,7 +305,7 @@ def _open_asks(pool: SpotPool, group: GroupView) -> int:
     return max(group.unseen - dead, group.desired - len(pool.members_of(group.name)) - dead, 0)
 
 
-class _Purse:
+class _SpendHeadroom:
     """The cost of the fleet while a plan is made."""
 
     def __init__(self, spend: SpendRate) -> None:

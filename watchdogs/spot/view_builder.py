@@ -129,7 +129,7 @@ class Views:
             if group in names
         ]
         own = shared.events.get(pool.name, ())
-        ready = boots.took(machines, statuses)
+        ready = boots.durations(machines, statuses)
         row = known.targets.get(pool.name)
         target = pool.target if row is None else row.value
         return SpotPool(

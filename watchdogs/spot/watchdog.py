@@ -22,8 +22,8 @@ from watchdogs.execute import Executor, Pass
 from watchdogs.idle.decide import WATCHDOG as IDLE
 from watchdogs.observe.activities import is_stable
 from watchdogs.observe.completeness import InstanceReader
-from watchdogs.observe.end_reasons import Ends
-from watchdogs.observe.fleet import Lists, Looks, ObservedFleet, read
+from watchdogs.observe.end_reasons import EndReasons
+from watchdogs.observe.fleet import ObservedFleet, PassObservations, SharedLists, read
 from watchdogs.policy import see_all
 from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle
@@ -45,7 +45,7 @@ _OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Observation:
     """One observation of the fleet."""
 
     fleet: ObservedFleet
@@ -60,15 +60,15 @@ class _Seen:
 class SpotWatchdog:
     """Splits the targets of the pools of a fleet over their groups."""
 
-    def __init__(self, document: FleetDocument, ports: Ports, lists: Lists | None = None) -> None:
+    def __init__(self, document: FleetDocument, ports: Ports, lists: SharedLists | None = None) -> None:
         """`lists`: lists of earlier passes of this process; None: this is the first pass."""
         self._document = document
         self._ports = ports
-        self._lists = lists or Lists()
+        self._lists = lists or SharedLists()
         self._pass_looks = _looks_of(ports, self._lists)
         self._views = Views(document, ports)
         self._answers = acting.PendingResizes(document, ports, self._pass_looks)
-        self._ends = Ends(ports)
+        self._ends = EndReasons(ports)
         self._acted = False
 
     def dry(self) -> Pass[tuple[SpotPool, ...]]:
@@ -128,7 +128,7 @@ class SpotWatchdog:
         self._lists.note(self._ports, self._ports.clock.now())
         return executor.finish(seen.views, plan)
 
-    def _complete_hooks(self, executor: Executor, seen: _Seen, now: datetime) -> None:
+    def _complete_hooks(self, executor: Executor, seen: _Observation, now: datetime) -> None:
         """Complete the hooks of all groups, also of pools without a spot watchdog, whatever brakes are set: this does
         not decide anything.
 
@@ -149,7 +149,7 @@ class SpotWatchdog:
                 " time out. After an upgrade, run `pulumi up` to give the control host the permission.",
             )
 
-    def _note(self, executor: Executor, seen: _Seen, now: datetime) -> None:
+    def _note(self, executor: Executor, seen: _Observation, now: datetime) -> None:
         """Record facts for later passes: boots, changes of readiness, and losses."""
         self._ports.ledger.note_boots(seen.unsaved, now)
         self._note_activities(now)
@@ -166,7 +166,7 @@ class SpotWatchdog:
             self._ports.ledger.note_activities(unsaved, now - REMEMBERED)
             happened.saved()
 
-    def _report(self, executor: Executor, seen: _Seen, plan: Plan) -> None:
+    def _report(self, executor: Executor, seen: _Observation, plan: Plan) -> None:
         """Notify people once of problems that they must fix. Record each again after a day."""
         for decision in troubles(plan):
             noted_at = seen.known.reported.get((decision.resource, decision.reason))
@@ -197,7 +197,7 @@ class SpotWatchdog:
                 key = f"suspended:{group.name}:{sentence_key(group.suspended)}"
                 executor.notify(key, f"Pool {view.name}, {group.name}: processes are suspended: {group.suspended}.")
 
-    def _look(self, now: datetime, started: datetime) -> _Seen:
+    def _look(self, now: datetime, started: datetime) -> _Observation:
         ports = self._ports
         self._lists.happened.recall(lambda: ports.ledger.activities(now - REMEMBERED))
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
@@ -235,7 +235,7 @@ class SpotWatchdog:
         views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
         unsaved = tuple(boots.changed(before, seen))
-        return _Seen(fleet=fleet, views=views, known=known, unsaved=unsaved, spend=spend)
+        return _Observation(fleet=fleet, views=views, known=known, unsaved=unsaved, spend=spend)
 
     def _spend(self, listed: Iterable[Instance]) -> SpendRate | None:
         """Current cost of the instances of all pools, also of pools without a spot watchdog."""
@@ -265,7 +265,9 @@ class SpotWatchdog:
             return before
         pools = {group.name: (pool.name, group.type) for pool in self._document.pools for group in pool.groups}
         ends = boots.EndFacts(
-            ours=boots.ours([*self._ports.ledger.done_since(IDLE, now - budgets.HOUR), *actions]),
+            by_watchdogs=boots.ends_by_watchdogs(
+                [*self._ports.ledger.done_since(IDLE, now - budgets.HOUR), *actions]
+            ),
             stated=self._ends.stated
             | {(i.id, i.launched_at): i.end_reason for i in fleet.listed.values() if i.end_reason is not None},
             events=events,
@@ -280,7 +282,7 @@ class SpotWatchdog:
             boot for boot in before if boot.group in fleet.unreadable or boot.instance_id in fleet.unlisted.unknown
         }
         return [
-            *boots.look([b for b in before if b not in unreadable], there, fleet.statuses, ends, now),
+            *boots.observe([b for b in before if b not in unreadable], there, fleet.statuses, ends, now),
             *unreadable,
         ]
 
@@ -312,10 +314,10 @@ class SpotWatchdog:
         return self._ends.resolved(happened.events(fleet.groups, since), lost, now), errors
 
 
-def _looks_of(ports: Ports, lists: Lists) -> Looks:
+def _looks_of(ports: Ports, lists: SharedLists) -> PassObservations:
     """The shared observations of a pass that begins now."""
     lists.happened.begin()
-    return Looks(InstanceReader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
+    return PassObservations(InstanceReader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))
 
 
 def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: datetime) -> list[Activity]:

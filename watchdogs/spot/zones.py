@@ -358,7 +358,7 @@ def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
     return Objection(reason=reason, detail=_short_message(refused[-1]))
 
 
-def pause(refusals: int, backoff: timedelta) -> timedelta:
+def refusal_pause(refusals: int, backoff: timedelta) -> timedelta:
     """Pause after this number of refusals of a zone within its back-off. It doubles each time."""
     # the exponent is bounded: a zone may have refused a thousand times
     return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
@@ -371,7 +371,7 @@ def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]
     count as one.
     """
     found: list[datetime] = []
-    one_ask = pause(1, pool.policy.zone_backoff)
+    one_ask = refusal_pause(1, pool.policy.zone_backoff)
     for event in reversed(_since(pool, group, now - pool.policy.zone_backoff)):
         if event.kind is ActivityKind.LAUNCHED:
             break
@@ -383,7 +383,7 @@ def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]
 def _pausing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """Whether a zone that refused in earlier passes, without a launch since, is still in its pause."""
     refused = _refusals(pool, group, now)
-    left = pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
+    left = refusal_pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
     detail = f"refused {len(refused)} times lately; asked again in {left.total_seconds():.0f} s"

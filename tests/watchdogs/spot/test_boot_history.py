@@ -65,11 +65,11 @@ def looks(*seen: tuple[AgentStatus | None, float], left: float, **facts: Any) ->
     """The boot of an instance launched at START that looks saw at these minutes, and that had left at `gone`."""
     one = instance(1, launched_at=START)
     known: list[Boot] = []
-    nothing = boots.EndFacts(ours={}, stated={}, events=(), spot={A})
+    nothing = boots.EndFacts(by_watchdogs={}, stated={}, events=(), spot={A})
     for status, minute in seen:
         kind = {} if status is None else {one.id: status}
-        known = boots.look(known, [(one, "batch")], kind, nothing, START + minute * MINUTE)
-    (boot,) = boots.look(known, [], {}, replace(nothing, **facts), START + left * MINUTE)
+        known = boots.observe(known, [(one, "batch")], kind, nothing, START + minute * MINUTE)
+    (boot,) = boots.observe(known, [], {}, replace(nothing, **facts), START + left * MINUTE)
     return boot
 
 
@@ -82,7 +82,7 @@ def reports(*kinds: ActivityKind, group: str = A) -> dict[str, Any]:
 def ended_by_us(reason: Reason, minute: float = 4) -> dict[str, Any]:
     one, at = instance(1).id, START + minute * MINUTE
     past = PastAction(resource=one, pool="batch", action=Action.END, reason=reason, at=at)
-    return {"ours": {one: past}}
+    return {"by_watchdogs": {one: past}}
 
 
 POWERED_OFF = {"stated": {(instance(1).id, START): ActivityKind.ENDED_UNSTATED}}
@@ -154,18 +154,18 @@ def test_end_cause_of_a_departed_instance(boot: Boot, why: ActivityKind | None, 
 @pytest.mark.parametrize("why", [None, K.ENDED_UNSTATED, K.FAILED_BOOT])
 def test_later_and_more_precise_end_cause_is_kept(why: ActivityKind | None) -> None:
     left = looks((LOADING, 1), left=5)
-    facts = boots.EndFacts(ours={}, stated={}, spot={A}, **reports(K.PREEMPTED))
-    (known,) = boots.look([replace(left, ended_why=why)], [], {}, facts, START + 6 * MINUTE)
+    facts = boots.EndFacts(by_watchdogs={}, stated={}, spot={A}, **reports(K.PREEMPTED))
+    (known,) = boots.observe([replace(left, ended_why=why)], [], {}, facts, START + 6 * MINUTE)
     assert known == replace(left, ended_why=K.PREEMPTED)
-    (later,) = boots.look([known], [], {}, replace(facts, events=()), START + 7 * MINUTE)
+    (later,) = boots.observe([known], [], {}, replace(facts, events=()), START + 7 * MINUTE)
     assert later == known, "what is known once stays"
 
 
 def test_instance_that_is_listed_again_has_not_ended() -> None:
     one = instance(1, launched_at=START)
     left = looks((LOADING, 1), left=5)
-    nothing = boots.EndFacts(ours={}, stated={}, events=(), spot={A})
-    (back,) = boots.look([left], [(one, "batch")], {}, nothing, START + 6 * MINUTE)
+    nothing = boots.EndFacts(by_watchdogs={}, stated={}, events=(), spot={A})
+    (back,) = boots.observe([left], [(one, "batch")], {}, nothing, START + 6 * MINUTE)
     assert (back.left_at, back.last_seen_at, back.first_seen_at) == (None, START + 6 * MINUTE, START + MINUTE)
 
 

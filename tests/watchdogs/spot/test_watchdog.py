@@ -18,7 +18,7 @@ from tests.fixtures.watchdogs.plain import READY, START, document, instance, lef
 from tests.fixtures.watchdogs.spot import OD, SETTINGS, A, B, make_watchdog, sizes, spread_fleet
 from watchdogs import boots
 from watchdogs.spot.watchdog import SpotWatchdog
-from watchdogs.spot.zones import pause
+from watchdogs.spot.zones import refusal_pause
 
 TAKEN = replace(READY, phase=Phase.DRAINING, ready=False, draining=True, drain_by=DrainOwner.CLOUD, notice_at=START)
 
@@ -157,7 +157,7 @@ def test_a_market_without_capacity_notifies_once_and_is_asked_after_growing_paus
     ],
 )
 def test_a_pause_doubles_up_to_its_limit(refusals: int, minutes: float) -> None:
-    assert pause(refusals, timedelta(minutes=20)) == timedelta(minutes=minutes)
+    assert refusal_pause(refusals, timedelta(minutes=20)) == timedelta(minutes=minutes)
 
 
 def test_on_demand_instances_end_one_at_a_time() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, GroupActivities
 from gpufleet.domain.model import CapacityType, Group
 from tests.fixtures.watchdogs.plain import START
-from watchdogs.observe.activities import LATE, OVERLAP, Happened, is_stable
+from watchdogs.observe.activities import LATE, OVERLAP, RecentActivities, is_stable
 
 SINCE = START - timedelta(days=3)
 MINUTE = timedelta(minutes=1)
@@ -34,7 +34,7 @@ class Asked:
         return [event for event in self.answer if event.group in names and event.at >= since]
 
 
-def look(happened: Happened, *asked: Any) -> dict[str, str]:
+def look(happened: RecentActivities, *asked: Any) -> dict[str, str]:
     """The first look of a pass."""
     happened.begin()
     return happened.look(*asked)
@@ -45,14 +45,14 @@ def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY)
 
 
 def test_a_stable_group_is_read_once_if_its_history_is_needed() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     for minute in range(5):
         look(happened, groups, [STABLE], ["a"], SINCE, START + minute * MINUTE)
     assert groups.since == [SINCE]
 
 
 def test_a_stable_group_whose_history_is_not_needed_is_not_read() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     look(happened, groups, [STABLE], [], SINCE, START)
     assert groups.since == []
     look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
@@ -69,14 +69,14 @@ def test_a_stable_group_whose_history_is_not_needed_is_not_read() -> None:
     ],
 )
 def test_a_group_that_changed_is_asked_since_the_last_time(change: Callable[[Group], Group]) -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     look(happened, groups, [change(STABLE)], ["a"], SINCE, START + MINUTE)
     assert groups.since == [SINCE, START - OVERLAP]
 
 
 def test_a_group_that_did_not_answer_is_asked_until_no_answer_can_come_any_more() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     happened.silent("a", START)
     for seconds in (1, LATE.total_seconds(), LATE.total_seconds() + 1):
@@ -85,7 +85,7 @@ def test_a_group_that_did_not_answer_is_asked_until_no_answer_can_come_any_more(
 
 
 def test_a_group_that_was_made_smaller_raises_no_question() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     happened.resized("a")
     happened.shrunk("a", 0)
@@ -99,7 +99,7 @@ def test_a_group_that_was_made_smaller_raises_no_question() -> None:
 
 
 def test_activities_read_while_waiting_are_not_read_again() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     asking = replace(STABLE, desired=2)
     look(happened, groups, [asking], ["a"], SINCE, START)
     happened.resized("a")
@@ -112,7 +112,7 @@ def test_activities_read_while_waiting_are_not_read_again() -> None:
 
 def test_an_open_launch_is_read_again_from_its_begin_and_replaced() -> None:
     began = START - 3 * OVERLAP
-    groups, happened = Asked(answer=[event("1", began, ActivityKind.IN_PROGRESS)]), Happened()
+    groups, happened = Asked(answer=[event("1", began, ActivityKind.IN_PROGRESS)]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     groups.answer = [event("1", began, ActivityKind.FAILED_BOOT)]
     look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + MINUTE)
@@ -122,7 +122,7 @@ def test_an_open_launch_is_read_again_from_its_begin_and_replaced() -> None:
 
 def test_activities_are_kept_within_their_time_span() -> None:
     old = event("old", SINCE + MINUTE)
-    groups, happened = Asked(answer=[old, event("new", START)]), Happened()
+    groups, happened = Asked(answer=[old, event("new", START)]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     groups.answer = [event("new", START), event("newer", START + MINUTE)]
     look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + MINUTE)
@@ -132,7 +132,7 @@ def test_activities_are_kept_within_their_time_span() -> None:
 
 
 def test_awaited_activities_are_added_to_known_ones() -> None:
-    groups, happened = Asked(answer=[event("1", START - 2 * OVERLAP)]), Happened()
+    groups, happened = Asked(answer=[event("1", START - 2 * OVERLAP)]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     groups.answer = [*groups.answer, event("2", START)]
     happened.wait(groups, [replace(STABLE, desired=2)], START)
@@ -140,7 +140,7 @@ def test_awaited_activities_are_added_to_known_ones() -> None:
 
 
 def test_a_group_that_cannot_be_asked_keeps_what_is_known_and_is_asked_again() -> None:
-    groups, happened = Asked(answer=[event("1", START)]), Happened()
+    groups, happened = Asked(answer=[event("1", START)]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     groups.broken, wanting = True, replace(STABLE, desired=2)
     assert look(happened, groups, [wanting], [], SINCE, START + MINUTE) == {"a": "throttled"}
@@ -167,7 +167,7 @@ def test_a_complete_pool_is_stable(group: Group, wanted: int, expected: bool) ->
 def test_activity_that_spans_two_reads_is_kept() -> None:
     """A launch that its hook gave up has the time of that end, and groups list it by the time it began."""
     cancelled = replace(event("1", START + OVERLAP / 2, ActivityKind.FAILED_BOOT), instance_id="i-1")
-    groups, happened = Asked([cancelled]), Happened()
+    groups, happened = Asked([cancelled]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START + OVERLAP)
     groups.answer = ()
     look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START + OVERLAP + MINUTE)
@@ -180,10 +180,10 @@ def test_a_new_process_continues_where_the_previous_one_stopped() -> None:
     kept: dict[str, GroupActivities] = {}
 
     def moments(*, of_its_own: bool) -> tuple[list[datetime], list[Activity]]:
-        groups, happened = Asked(answer=[event("1", START - MINUTE), event("2", START + MINUTE)]), Happened()
+        groups, happened = Asked(answer=[event("1", START - MINUTE), event("2", START + MINUTE)]), RecentActivities()
         kept.clear()
         for minute, group in enumerate([STABLE, STABLE, replace(STABLE, desired=2), STABLE, STABLE]):
-            happened = Happened() if of_its_own else happened
+            happened = RecentActivities() if of_its_own else happened
             happened.recall(lambda: list(kept.values()))
             look(happened, groups, [group], ["a"], SINCE, START + minute * MINUTE)
             if minute == 2:
@@ -200,7 +200,7 @@ def test_a_new_process_continues_where_the_previous_one_stopped() -> None:
 
 
 def test_known_activities_are_not_saved_again() -> None:
-    groups, happened = Asked(answer=[event("1", START - MINUTE)]), Happened()
+    groups, happened = Asked(answer=[event("1", START - MINUTE)]), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START)
     assert [len(one.events) for one in happened.unsaved()] == [1]
     happened.saved()
@@ -211,7 +211,7 @@ def test_known_activities_are_not_saved_again() -> None:
 
 
 def test_a_clock_that_was_ahead_skips_nothing() -> None:
-    groups, happened = Asked(), Happened()
+    groups, happened = Asked(), RecentActivities()
     look(happened, groups, [STABLE], ["a"], SINCE, START + timedelta(hours=9))
     look(happened, groups, [replace(STABLE, desired=2)], ["a"], SINCE, START)
     look(happened, groups, [STABLE], ["a"], SINCE, START + MINUTE)
