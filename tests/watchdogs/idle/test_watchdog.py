@@ -150,7 +150,7 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
     ("change", "detail"),
     [
         pytest.param(_work, "requests in flight", id="work came"),
-        pytest.param(lambda w: w.instances.pop(FIRST), "gone", id="gone"),
+        pytest.param(lambda w: w.instances.pop(FIRST), "already terminated", id="terminated"),
         pytest.param(lambda w: w.rollouts.add("batch-spot-a"), Reason.IN_ROLLOUT.sentence, id="a rollout began"),
         pytest.param(
             lambda w: w.instances.__setitem__(FIRST, replace(w.instances[FIRST], tags={})), "mark", id="unmarked"
@@ -184,8 +184,8 @@ def test_a_pass_whose_lease_is_over_writes_no_marks(marked: bool) -> None:
             id="its pool's target held",
         ),
         pytest.param(lambda w: setattr(w, "lease_is_ours", False), "lease", id="lease lost"),
-        pytest.param(lambda w: w.evidence.pop(FIRST), "metrics missing", id="metrics gone"),
-        pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="agent gone"),
+        pytest.param(lambda w: w.evidence.pop(FIRST), "metrics missing", id="no metrics"),
+        pytest.param(lambda w: w.agents.pop(FIRST), "node agent", id="no agent"),
     ],
 )
 def test_instance_is_checked_again_before_its_drain(change: Callable[[FakeFleet], None], detail: str) -> None:

@@ -409,7 +409,7 @@ def test_prices_are_in_every_decision() -> None:
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [
-        pytest.param({"tags": {}}, "names nothing", id="no conditions"),
+        pytest.param({"tags": {}}, "selects no instances", id="no conditions"),
         pytest.param({"evidence": "cloudwatch"}, "no engine", id="a stop by CloudWatch"),
     ],
 )
