@@ -52,7 +52,7 @@ def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str |
         raise AppError(f"the brake is set in the ledger, but its tag could not be written: {error}")
     if written:
         return None
-    return f"its tag {tags.KEEP_UNTIL}={known.tags[tags.KEEP_UNTIL]} keeps it longer and stays"
+    return f"its tag {tags.KEEP_UNTIL}={known.tags[tags.KEEP_UNTIL]} keeps it longer; this tag is unchanged"
 
 
 def release(scope: str, documents: Sequence[FleetDocument], who: str, now: datetime) -> list[Release]:
@@ -190,7 +190,7 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
         raise AppError(f"{instance} belongs to no fleet, so it cannot be drained from here")
     if not limited and known.pool not in {pool.name for pool in document.pools}:
         raise AppError(
-            f"{instance} belongs to no pool of {document.environment}: give --deadline", ErrorCode.WRONG_USE
+            f"{instance} belongs to no pool of {document.environment}: set --deadline", ErrorCode.WRONG_USE
         )
     return document, known
 
@@ -233,7 +233,7 @@ def unused_ledger(document: FleetDocument) -> str | None:
         return None
     return (
         f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
-        " another machine, this holds none of them: run it there"
+        "another machine, this does not affect them: run it there"
     )
 
 

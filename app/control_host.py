@@ -73,7 +73,7 @@ def find_programs(settings: ControlSettings) -> dict[str, str]:
     found = {name: shutil.which(name) for name in units.PROGRAMS[settings.role]}
     if missing := sorted(name for name, path in found.items() if path is None):
         raise AppError(
-            f"the image lacks {', '.join(missing)}: take one with these packages (`control.image` of the settings)"
+            f"the image lacks {', '.join(missing)}: use one with these packages (`control.image` of the settings)"
         )
     return {name: path for name, path in found.items() if path}
 

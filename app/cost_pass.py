@@ -105,7 +105,7 @@ def refresh_prices(document: FleetDocument, engine: Engine, progress: CostPassLi
     except (OSError, AppError) as error:
         errors = (str(error),)
     for error in errors:
-        progress.problem(f"prices: {error}; they are asked for again tomorrow")
+        progress.problem(f"prices: {error}; they are requested again tomorrow")
         logs.get().error("problem", part="prices", outcome="failed", error=error)
 
 

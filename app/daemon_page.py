@@ -49,7 +49,7 @@ class Page:
             (
                 *(kind(name, meaning, _values(states, of)) for name, kind, meaning, of in _FAMILIES),
                 counter("gpufleet_daemon_api_calls_total", "Calls of cloud and metrics APIs, by operation.", calls),
-                gauge("gpufleet_daemon_started_timestamp_seconds", "When the daemon began.", [({}, began)]),
+                gauge("gpufleet_daemon_started_timestamp_seconds", "Start time of the daemon.", [({}, began)]),
             )
         )
 
@@ -79,18 +79,23 @@ _FAMILIES: Final[
     ("gpufleet_daemon_runs_total", counter, "Passes that ended.", lambda s: float(s.runs)),
     ("gpufleet_daemon_failures_total", counter, "Passes that failed.", lambda s: float(s.failures)),
     ("gpufleet_daemon_run_seconds_total", counter, "Time spent in passes.", lambda s: s.seconds),
-    ("gpufleet_daemon_skipped_total", counter, "Starts that fell into a running pass.", lambda s: float(s.skipped)),
+    (
+        "gpufleet_daemon_skipped_total",
+        counter,
+        "Starts that were skipped because a pass was running.",
+        lambda s: float(s.skipped),
+    ),
     ("gpufleet_daemon_running", gauge, "1 while a pass runs.", lambda s: float(s.running_since is not None)),
     (
         "gpufleet_daemon_finished_timestamp_seconds",
         gauge,
-        "When a pass last ended, well or not.",
+        "Time of the last end of a pass, successful or not.",
         lambda s: _seconds(s.finished_at),
     ),
     (
         "gpufleet_daemon_succeeded_timestamp_seconds",
         gauge,
-        "When a pass last ended well.",
+        "Time of the last successful end of a pass.",
         lambda s: _seconds(s.succeeded_at),
     ),
 )

@@ -157,7 +157,7 @@ def fed_limits(folder: Path) -> Callable[[FleetDocument, Sequence[QuotaNeed]], M
         except (OSError, ValueError) as error:
             raise CloudError(f"{path}: cannot be used: {error}") from error
         if not is_map(found):
-            raise CloudError(f"{path}: holds no object")
+            raise CloudError(f"{path}: is not a JSON object")
         return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
     return read

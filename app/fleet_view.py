@@ -74,7 +74,7 @@ class Watched:
             self._wired, self._not_read = self._wire(), not_read
             self._prices, self._prices_at = self._wired.ports.prices, now
         wired, prices = self._wired, self._prices_now(self._wired, now)
-        self._problems = [] if not_read is None else [f"{not_read}: its targets, brakes and costs are not known"]
+        self._problems = [] if not_read is None else [f"{not_read}: its targets, brakes and costs are unknown"]
         fleet = ledger_name(self.document)
         listed = self._try("inventory", wired.ports.inventory.listed, None)
         self._problems += () if listed is None else (f"inventory: {error}" for error in listed.errors.values())
@@ -139,7 +139,8 @@ class Watched:
         known_until = None if self._hour is None else self._hour.known_until
         if known_until is not None and now - known_until > self.document.alerts.ledger_gap:
             self._problems.append(
-                f"costs are of {known_until:%Y-%m-%d %H:%M} UTC: `gpufleet watch cost` has written nothing since"
+                f"costs are known until {known_until:%Y-%m-%d %H:%M} UTC:"
+                " `gpufleet watch cost` has written nothing since"
             )
 
     def _added_up(self, wired: Wired, span: Span, now: datetime) -> CostView | None:

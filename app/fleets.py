@@ -43,7 +43,7 @@ def urls_of(urls: Sequence[str] | None) -> list[str]:
     chosen = list(urls or []) or [u for u in os.environ.get("GPUFLEET_FLEET", "").split() if u]
     if not chosen:
         raise AppError(
-            "no fleet named: give --fleet URL or set GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
+            "no fleet is selected: set --fleet URL or GPUFLEET_FLEET (`pulumi stack output fleet_url` prints it)",
             ErrorCode.WRONG_USE,
         )
     return chosen
@@ -56,7 +56,7 @@ def one_url(urls: Sequence[str] | None, who: str) -> str:
     chosen = list(urls or []) or os.environ.get("GPUFLEET_FLEET", "").split()
     if len(chosen) != 1:
         raise AppError(
-            f"{who} one fleet, {len(chosen)} are named: give --fleet URL or set GPUFLEET_FLEET", ErrorCode.WRONG_USE
+            f"{who} one fleet, got {len(chosen)}: set one with --fleet URL or GPUFLEET_FLEET", ErrorCode.WRONG_USE
         )
     return chosen[0]
 

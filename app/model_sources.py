@@ -160,7 +160,7 @@ def _safe_of_hub(names: list[str], url: str, announce: Callable[[str], None]) ->
     left = sorted(set(names) - set(safe))
     if not any(name.endswith(".safetensors") for name in safe):
         raise ManifestError(
-            f"no *.safetensors among {', '.join(left) or 'no files'}: pickles are not taken; convert it"
+            f"no *.safetensors among {', '.join(left) or 'no files'}: pickle files are not supported, convert it"
         )
     if left:
         announce(f"{url}: files not used: {', '.join(left)}")
@@ -224,7 +224,7 @@ def _model_of_mlflow(names: list[str], url: str) -> str:
     found = sorted(home for home in homes if f"{home}/config.json".lstrip("/") in names)
     if len(found) != 1:
         raise ManifestError(
-            f"{len(found)} folders with config.json and *.safetensors; it must be one: pickles are not taken (log it "
-            "with mlflow.transformers, save_pretrained)"
+            f"{len(found)} folders with config.json and *.safetensors; expected one; pickle files are not supported "
+            "(log it with mlflow.transformers, save_pretrained)"
         )
     return f"{found[0]}/" if found[0] else ""

@@ -137,7 +137,7 @@ class ModelRegistry:
         if len(found) == 1:
             return found[0]
         raise AppError(
-            f"{text}: {len(found)} revisions of {self.name} begin like this; give 12 characters or more, or the "
+            f"{text}: {len(found)} revisions of {self.name} begin with it; write 12 characters or more, or the "
             f"whole digest: `gpufleet model show --name {self.name} --bucket {self.bucket}` lists them",
             ErrorCode.WRONG_USE,
         )
@@ -164,7 +164,7 @@ class ModelRegistry:
             else f"the bucket contains no {PATH_IN_BUCKET}, so it may be production's (set --environment NAME)"
         )
         raise AppError(
-            f"{self.name} {digest[:12]}: is not approved, and {why}; look at it and run `gpufleet model approve "
+            f"{self.name} {digest[:12]}: is not approved, and {why}; check it and run `gpufleet model approve "
             f"{digest[:12]} --name {self.name} --bucket {self.bucket}`"
         )
 

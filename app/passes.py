@@ -226,7 +226,7 @@ def check_accepted(kind: WatchdogKind, documents: Sequence[FleetDocument], accep
         if given not in {digest for _, digest in known}:
             names = ", ".join(dict.fromkeys(f"{name} {digest}" for name, digest in known))
             raise AppError(
-                f"--accept-policy {given}: no pool has that {kind.name} policy; there is {names or 'none'}",
+                f"--accept-policy {given}: no pool has that {kind.name} policy; policies: {names or 'none'}",
                 ErrorCode.WRONG_USE,
             )
 

@@ -54,7 +54,7 @@ def compare(place: str, need: QuotaNeed, limits: Mapping[str, float]) -> Finding
         found=f"{need.for_}: up to {need.most} {need.unit} wanted, {limit:g} allowed",
         remedy=""
         if ok
-        else f"ask for {need.most} {need.unit}, or lower max of the pools; until then they stop short",
+        else f"request {need.most} {need.unit}, or lower max of the pools; until then they cannot reach it",
     )
 
 
@@ -98,7 +98,7 @@ class QuotaMeter:
         try:
             found = uses(self.document.cloud, self.instances())
         except OSError as error:
-            self._log_change(f"instances are not known: {error}")
+            self._log_change(f"instances cannot be read: {error}")
             return ()
         return tuple(
             QuotaUse(quota=use.quota, unit=use.unit, used=use.used, limit=self._known[use.quota])
@@ -114,7 +114,7 @@ class QuotaMeter:
             self._known = self.limits(self.document, needs(self.document))
         except (CloudError, UnknownMachineError) as error:
             self._known = {}
-            self._log_change(f"limits are not known: {error}")
+            self._log_change(f"limits cannot be read: {error}")
 
     def _log_change(self, why: str) -> None:
         log_change(self.log, "quotas", self._logged, why)

@@ -98,7 +98,9 @@ class LiveFleet:
         """The engine key, read once: the security model describes how to change it. Raises OSError."""
         place = document.engine_key
         if place is None:
-            raise OSError("the fleet document names none: an earlier release wrote it; run `pulumi up` of this one")
+            raise OSError(
+                "the fleet document contains no engine key: an earlier release wrote it; run `pulumi up` of this one"
+            )
         if place != self._key_place or (isinstance(self._key, OSError) and self._clock() >= self._key_again_at):
             self._key_place, self._key_again_at = place, self._clock() + KEY_AGAIN_S
             try:

@@ -74,7 +74,7 @@ def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
 
         if place.prometheus is None:
             raise AppError(
-                "Google Cloud has no CloudWatch: name who measures with --prometheus URL", ErrorCode.WRONG_USE
+                "Google Cloud has no CloudWatch: set a metrics store with --prometheus URL", ErrorCode.WRONG_USE
             )
         calls = GoogleCalls(place.project)
         found = GoogleInventory(calls, place.region, "").gpus()

@@ -116,7 +116,7 @@ class Routes:
     def __init__(self, table: Mapping[str, Handler]) -> None:
         self._exact = {key: handler for key, handler in table.items() if not key.endswith("*")}
         self._prefixes = {key[:-1]: handler for key, handler in table.items() if key.endswith("*")}
-        self._known = f"there is {', '.join(table)}"
+        self._known = f"expected one of {', '.join(table)}"
 
     def __call__(self, request: HttpRequest) -> Answer | None:
         """Call the matching handler. Raises RequestError (404, 405)."""

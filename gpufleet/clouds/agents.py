@@ -113,7 +113,7 @@ class NodeAgents:
                 status, body = self._post(instance, theirs, action)
             else:
                 raise CloudError(
-                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} this machine's; correct either",
+                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; correct the wrong clock",
                     OrderRefusal.WRONG_TIME,
                 )
         if status != HTTPStatus.ACCEPTED:

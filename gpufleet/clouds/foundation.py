@@ -27,7 +27,7 @@ def secrets_of(engine_key: str, order_key: str) -> tuple[Secret, ...]:
     return (
         Secret(
             name=engine_key,
-            what=f"secret {engine_key} that engines ask of their clients",
+            what=f"secret {engine_key} that clients of the engines send",
             make=lambda: secrets.token_hex(_ENGINE_KEY_BYTES),
         ),
         Secret(name=order_key, what=f"secret {order_key} that signs orders to node agents", make=new_pem),

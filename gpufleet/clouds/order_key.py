@@ -70,7 +70,8 @@ def reader(reference: str | None, region: str) -> Callable[[], OrderKey]:
         place = f"{VARIABLE} {file}" if file else reference
         if place is None:
             raise CloudError(
-                "the fleet document names no key for orders: an earlier release wrote it; run `pulumi up` of this one"
+                "the fleet document contains no key for orders: an earlier release wrote it; run `pulumi up` of"
+                " this one"
             )
         try:
             return OrderKey(Path(file).read_text("utf-8") if file else secrets.read(place, region))
@@ -80,8 +81,8 @@ def reader(reference: str | None, region: str) -> Callable[[], OrderKey]:
             raise CloudError(f"{place}: does not contain a private key in PEM") from None
         except OSError as error:
             raise CloudError(
-                f"the key that signs orders cannot be read, so no instance takes one: {error}; the control host may"
-                " read it, and people with that right (docs/security.md, Orders to agents)"
+                f"the key that signs orders cannot be read, so no instance accepts orders: {error}; only the control"
+                " host and people with that right may read it (docs/security.md, Orders to agents)"
             ) from error
 
     return read

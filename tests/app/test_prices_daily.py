@@ -122,11 +122,11 @@ def test_failure_waits_for_the_next_day_and_does_not_fail_the_pass(
     engine = open_ledger_of(fresh)
     cost_pass.refresh_prices(fresh, engine, progress, T0)
     cost_pass.refresh_prices(fresh, engine, progress, T0 + timedelta(minutes=5))
-    assert problems == ["prices: the Price List was not there; they are asked for again tomorrow"]
+    assert problems == ["prices: the Price List was not there; they are requested again tomorrow"]
 
     def broken(*_: object) -> None:
         raise CloudError("no such region")
 
     monkeypatch.setattr(prices, "market_of", broken)
     cost_pass.refresh_prices(fresh, engine, progress, T0 + DAY)
-    assert problems[1:] == ["prices: no such region; they are asked for again tomorrow"]
+    assert problems[1:] == ["prices: no such region; they are requested again tomorrow"]

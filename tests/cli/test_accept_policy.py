@@ -60,7 +60,7 @@ def test_dry_run_that_creates_the_ledger_warns_about_other_machines(
 
 
 def test_unknown_hash_is_an_error_that_names_the_known_ones(fleet: FleetDocument) -> None:
-    with pytest.raises(AppError, match=f"no pool has that idle policy; there is batch {DIGEST}") as refused:
+    with pytest.raises(AppError, match=f"no pool has that idle policy; policies: batch {DIGEST}") as refused:
         over_fleets(idle_watchdog(), [fleet], Options(apply=True, accept=("0123abcd",)))
     assert refused.value.code is ErrorCode.WRONG_USE
 

@@ -79,7 +79,7 @@ def test_a_hub_gives_one_commit_its_licence_and_no_pickle(model: Path, tmp_path:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        pytest.param("only pickles", "pickles are not taken", id="only pickles"),
+        pytest.param("only pickles", "pickle files are not supported", id="only pickles"),
         pytest.param("climbs", "not a plain relative path", id="a path that climbs"),
         pytest.param("swapped", "expected sha256 000000000000", id="bytes that are not those the hub published"),
         pytest.param("other", "HF_TOKEN", id="a repository that is not there"),
@@ -145,7 +145,7 @@ def test_a_pickled_model_of_mlflow_is_refused(tmp_path: Path) -> None:
     environment = registry(tmp_path, artifacts)
     done = add("models:/chat/1", tmp_path / "bucket", **environment)
     assert done.returncode == 1
-    assert "pickles are not taken" in " ".join(done.stderr.split())
+    assert "pickle files are not supported" in " ".join(done.stderr.split())
     missing = add("models:/none/1", tmp_path / "bucket", **environment)
     assert missing.returncode == 1
     assert "MLFLOW_TRACKING_URI" in missing.stderr

@@ -72,7 +72,7 @@ def _a_clock_that_is_off_marks_nothing(fleet: Fleet) -> None:
         clock.set(seconds)
         done = fleet.called(*APPLY, **environment([clock]))
         assert done.returncode == 1, done.stdout
-        assert "from our own clock: set both by NTP" in done.stdout + done.stderr
+        assert "from the time of this machine: synchronize both with NTP" in done.stdout + done.stderr
     assert not any(tags.IDLE_SINCE in _tags(member) for member in _instances(fleet).values())
     assert set(_dry(fleet).values()) == {Reason.IDLE}, "it was the clock that kept them"
 

@@ -168,7 +168,7 @@ def test_routes_match_methods_paths_and_prefixes() -> None:
         assert client.post("/form", content=b"x").text == "x"
         assert client.get("/form").status_code == 405
         missing = client.get("/two")
-        assert (missing.status_code, missing.text) == (404, "there is GET /, GET /one/*, POST /form\n")
+        assert (missing.status_code, missing.text) == (404, "expected one of GET /, GET /one/*, POST /form\n")
         head = client.head("/")
         assert (head.status_code, head.headers["content-length"], head.content) == (200, "4", b"")
         assert client.get("/").text == "root", "no byte of a body came after the HEAD"

@@ -60,7 +60,7 @@ def steps(calls: AwsCalls, wanted: Foundation) -> Iterator[BootstrapStep]:
     lacks = bucket.lacks() if exists else []
     yield BootstrapStep(
         what=f"state bucket {wanted.bucket} (versioned, encrypted, no public access, TLS only)"
-        + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
+        + (f": it exists and lacks {', '.join(lacks)}" if lacks else ""),
         present=exists and not lacks,
         make=bucket.make,
     )
@@ -109,8 +109,8 @@ def _is_secret(calls: AwsCalls, name: str) -> bool:
         raise
     if found["Type"] != "SecureString":
         raise CloudError(
-            f"{name}: its type is {found['Type']}, so it is kept in clear: make a new value, put it there with the "
-            "type SecureString (delete the parameter first), and treat the old value as known to others"
+            f"{name}: its type is {found['Type']}, so its value is not encrypted: delete the"
+            " parameter, store a new value with the type SecureString, and treat the old value as leaked"
         )
     return True
 

@@ -115,7 +115,7 @@ def steps(google: GoogleRest, wanted: Foundation) -> Iterator[BootstrapStep]:
     lacks = _lacks(bucket) if bucket is not None else []
     yield BootstrapStep(
         what=f"state bucket {wanted.bucket} (versioned, uniform access, no public access)"
-        + (f": it is there and lacks {', '.join(lacks)}" if lacks else ""),
+        + (f": it exists and lacks {', '.join(lacks)}" if lacks else ""),
         present=bucket is not None and not lacks,
         make=lambda: _make_bucket(google, wanted),
     )

@@ -23,7 +23,7 @@ def emulator(variable: str) -> str | None:
         return None
     if not on_loopback(endpoint):
         raise CloudError(
-            f"{variable} is {endpoint!r}; it may only name an address on loopback, as http://127.0.0.1:4567"
+            f"{variable} is {endpoint!r}; it must be an address on loopback, such as http://127.0.0.1:4567"
         )
     return endpoint
 

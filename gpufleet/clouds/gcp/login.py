@@ -37,7 +37,9 @@ def tokens(scope: str) -> Callable[[], str]:
             if not found.valid:
                 found.refresh(Request())
         except GoogleAuthError as error:
-            raise CloudError(f"Google gave no token: {error}; run `gcloud auth application-default login`") from error
+            raise CloudError(
+                f"Google returned no token: {error}; run `gcloud auth application-default login`"
+            ) from error
         return str(found.token)
 
     return token
@@ -50,7 +52,7 @@ def emulated(endpoint: str) -> Any:
         try:
             token = emulator_token(endpoint)
         except OSError as error:
-            raise RefreshError(f"the emulated machine's metadata server gave no token: {error}") from error
+            raise RefreshError(f"the emulated machine's metadata server returned no token: {error}") from error
         return token, (datetime.now(UTC) + _ASKED_AGAIN_AFTER).replace(tzinfo=None)
 
     try:

@@ -64,7 +64,7 @@ class GoogleRollouts:
         """Replace the outdated instances of a group. Raises CloudError after `limit`; the others then stay."""
         until = self.now() + limit.total_seconds()
         while outdated := self.version(entry.name).outdated:
-            self.announce(f"{entry.name}: {len(outdated)} to replace, now {outdated[0]}")
+            self.announce(f"{entry.name}: {len(outdated)} instances to replace, next {outdated[0]}")
             self._replace(entry, outdated[0], until)
 
     def _replace(self, entry: GroupEntry, old: str, until: float) -> None:
@@ -94,7 +94,7 @@ class GoogleRollouts:
             return bool(self._serving([i for i in self.version(entry.name).current if i not in before]))
 
         silent = sorted(set(self.version(entry.name).current) - set(before))
-        hint = f" ({', '.join(silent)} does not yet: delete what never will)" if silent else ""
+        hint = f" ({', '.join(silent)} does not serve yet: delete what never will)" if silent else ""
         self._wait(until, f"a replacement in {entry.name} to serve{hint}", serves)
 
     def _serving(self, names: Collection[str]) -> list[str]:

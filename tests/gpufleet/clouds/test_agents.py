@@ -298,7 +298,7 @@ def test_an_unknown_refusal_is_an_error_of_limited_length(agents: Started, answe
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        pytest.param(None, "names no key for orders: an earlier release wrote it", id="a document of before"),
+        pytest.param(None, "contains no key for orders: an earlier release wrote it", id="a document of before"),
         pytest.param("ssm:", "is not a supported secret reference", id="no place"),
         pytest.param("file:/etc/shadow", "is not a supported secret reference", id="a file"),
     ],
@@ -317,7 +317,7 @@ def test_the_key_is_read_from_the_file_in_the_environment_variable(
     file = tmp_path / "order-key.pem"
     monkeypatch.setenv(order_key.VARIABLE, str(file))
     read = order_key.reader("ssm:/gpu-fleet/x/order-key", "us-east-1")
-    with pytest.raises(CloudError, match="cannot be read, so no instance takes one"):
+    with pytest.raises(CloudError, match="cannot be read, so no instance accepts orders"):
         read()
     for text in ("correct-horse-battery", "\udcff"):
         file.write_text(text, errors="surrogateescape")

@@ -80,7 +80,7 @@ def test_an_unencrypted_secret_is_named_but_its_value_is_hidden(endpoint: str, k
     calls = calls_to(endpoint)
     wanted = foundation(account_of(calls), "us-east-1", "dev")
     calls.one("ssm", "put_parameter", Name=wanted.engine_key, Value="correct-horse-battery", Type=kind)
-    with pytest.raises(CloudError, match=f"its type is {kind}, so it is kept in clear") as refused:
+    with pytest.raises(CloudError, match=f"its type is {kind}, so its value is not encrypted") as refused:
         list(steps(calls, wanted))
     assert wanted.engine_key in str(refused.value) and "battery" not in str(refused.value)
 
@@ -119,7 +119,7 @@ def test_missing_bucket_settings_are_applied(endpoint: str, lacked: list[str]) -
         calls.one("s3", operation, Bucket=wanted.bucket, **arguments)
     step = next(steps(calls, wanted))
     assert step.present is (not lacked)
-    assert step.what.endswith(f"it is there and lacks {', '.join(lacked)}" if lacked else "TLS only)")
+    assert step.what.endswith(f"it exists and lacks {', '.join(lacked)}" if lacked else "TLS only)")
     step.make()
     assert next(steps(calls, wanted)).present
 

@@ -74,7 +74,7 @@ def test_a_limit_below_the_need_is_reported(limit: float, ok: bool, text: str) -
     need = QuotaNeed(quota="L-1", unit="vCPUs", most=32, for_="g6.xlarge spot")
     found = command.compare("aws-prod", need, {"L-1": limit})
     assert (found.ok, found.found) == (ok, f"g6.xlarge spot: {text}")
-    assert ("ask for 32 vCPUs" in found.remedy) is not ok
+    assert ("request 32 vCPUs" in found.remedy) is not ok
 
 
 def test_an_unreadable_quota_is_reported() -> None:
@@ -157,8 +157,8 @@ def test_use_and_limit_become_metrics() -> None:
 @pytest.mark.parametrize(
     ("account", "text"),
     [
-        pytest.param(Account(None, []), "limits are not known", id="limits"),
-        pytest.param(Account({SPOT: 64.0}, None), "instances are not known", id="instances"),
+        pytest.param(Account(None, []), "limits cannot be read", id="limits"),
+        pytest.param(Account({SPOT: 64.0}, None), "instances cannot be read", id="instances"),
     ],
 )
 def test_unreadable_quotas_have_no_figure_and_are_logged_once(account: Account, text: str) -> None:

@@ -309,7 +309,7 @@ def test_an_agent_with_a_very_wrong_clock_gets_no_order(servers: AgentServers) -
     """The answer with the clock is not signed: an attacker could obtain an order for next year and keep it."""
     warnings: list[str] = []
     ours = servers.machine.clock() - timedelta(hours=2, minutes=1)
-    why = "its agent refused to drain: its clock is 121 min ahead of this machine's"
+    why = "its agent refused to drain: its clock is 121 min ahead of ours"
     with (
         closing(agents(servers, now=lambda: ours, warn=warnings.append)) as asking,
         pytest.raises(CloudError, match=why),

@@ -143,7 +143,7 @@ def test_missing_bucket_settings_are_applied(
     google.ask("storage", "PATCH", f"/storage/v1/b/{wanted.bucket}", UNSET[lacked])
     step = next(steps(google, wanted))
     assert not step.present
-    assert step.what.endswith(f"it is there and lacks {lacked}")
+    assert step.what.endswith(f"it exists and lacks {lacked}")
     step.make()
     assert next(steps(google, wanted)).present
 

@@ -36,7 +36,7 @@ def test_an_emulator_address_outside_of_loopback_is_refused(
 ) -> None:
     variable, ask = READERS[reader]
     monkeypatch.setenv(variable, endpoint)
-    with pytest.raises(CloudError, match=f"{variable} is .* may only name an address on loopback"):
+    with pytest.raises(CloudError, match=f"{variable} is .* must be an address on loopback"):
         ask()
 
 
