@@ -248,7 +248,7 @@ class LiveMachine:
     def start(self) -> None:
         self._gpufleet(self.places.current, ("host", "start", "--as-it-is"), START_LIMIT_S)
 
-    def unwell(self) -> str | None:
+    def health_problem(self) -> str | None:
         try:
             arguments = ("host", "check", "--within", self.well_within, "--for", "10s")
             self._gpufleet(self.places.current, arguments, CHECK_LIMIT_S)
@@ -262,7 +262,7 @@ class LiveMachine:
     def save_ledger(self, into: BinaryIO) -> None:
         self._ledger("save", stdout=into)
 
-    def put_back_ledger(self, source: BinaryIO) -> None:
+    def restore_ledger(self, source: BinaryIO) -> None:
         self._ledger("put-back", stdin=source)
 
     def _ledger(self, word: str, stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> bytes:
@@ -302,7 +302,7 @@ def releases_of(
     """The releases of this machine, with the notes of release 0.1 about them. Raises OSError."""
     if places.host.is_dir():
         # release 0.1 writes its choice when this release is already running
-        layout.take_notes_over(places, by_root=not places.emulated)
+        layout.migrate_root_files(places, by_root=not places.emulated)
     machine = LiveMachine(places=places, settings=settings, well_within=well_within)
     return Releases(places=places, machine=machine, announce=announce)
 

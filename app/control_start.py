@@ -127,7 +127,7 @@ def settle(places: Places, announce: Announce) -> None:
     try:
         releases = control_host.releases_of(places, settings, announce)
         # without an interrupted upgrade there is nothing to wait for and nothing to lock
-        if releases.unsettled() is not None:
+        if releases.pending_change() is not None:
             releases.settle(datetime.now(UTC))
     except ReleaseBusyError as busy:
         announce(str(busy))
@@ -207,7 +207,11 @@ def _name_prometheus(url: str, places: Places, announce: Announce) -> None:
     """Make the host name of `prometheus_url` resolve to loopback, where Prometheus listens, if it is this machine."""
     parts = urlsplit(url)
     name = parts.hostname
-    if name is None or parts.port != PROMETHEUS_PORT or hosts_file.lead_to_loopback(name, places.root / "etc/hosts"):
+    if (
+        name is None
+        or parts.port != PROMETHEUS_PORT
+        or hosts_file.resolve_to_loopback(name, places.root / "etc/hosts")
+    ):
         return
     if hosts_file.is_address(name) and hosts_file.is_this_machine(name):
         announce(

@@ -82,7 +82,7 @@ def _wanted(names: Iterable[str]) -> list[str]:
     """The names of files that belong to the model. Raises ManifestError for a path outside the folder and for a file
     that may run code.
     """
-    shown = [name for name in names if not manifests.stays_behind(PurePosixPath(name))]
+    shown = [name for name in names if not manifests.is_excluded(PurePosixPath(name))]
     return [manifests.check_path(name) for name in shown]
 
 
@@ -189,7 +189,7 @@ def _from_mlflow(url: str, to: Path, announce: Callable[[str], None]) -> Fetched
         # MLflow stores a pipeline's tokenizer next to its model
         tokenizer = "components/tokenizer/"
         chosen |= {name: name.removeprefix(tokenizer) for name in names if name.startswith(tokenizer)}
-        wanted = {name: path for name, path in chosen.items() if not manifests.stays_behind(PurePosixPath(path))}
+        wanted = {name: path for name, path in chosen.items() if not manifests.is_excluded(PurePosixPath(path))}
         for name, path in wanted.items():
             manifests.check_path(path)
             got = Path(download_artifacts(artifact_uri=f"{url.rstrip('/')}/{name}", dst_path=str(to / ".mlflow")))

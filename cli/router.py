@@ -22,7 +22,7 @@ from cli.signals import on_signals
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.settings.document import FleetDocument
 from serving.router import maps
-from serving.router.controller import Controller, RouterBusyError, only_one
+from serving.router.controller import Controller, RouterBusyError, exclusive_state
 from serving.router.policy import Canary, RouterPolicy
 from serving.router.process import HaproxyError, check_config
 from serving.router.render import render as render_config
@@ -94,7 +94,7 @@ def run(
     stop = on_signals()
     period_s, grace_s = _seconds(every) / 2, _seconds(grace)
     try:
-        with only_one(paths):
+        with exclusive_state(paths):
             url = one_url(fleet, "a router serves")
             sources = LiveFleet(url, keys, explains=False) if feed is None else FedFleet(url, feed, keys)
             controller = Controller(sources, settings, paths, logs.get())

@@ -50,7 +50,7 @@ def upgrade(
     settings = control_host.read_settings(places)
     try:
         releases = control_host.releases_of(places, settings, note, within)
-        if (change := releases.unsettled()) is not None:
+        if (change := releases.pending_change()) is not None:
             unfinished = f"a change from {change.before[:12]} to {change.to[:12]} is in progress or was interrupted"
             note(f"{unfinished}: `gpufleet host settle`, the next upgrade or the next boot completes it")
         current, chosen = releases.running(), releases.chosen()

@@ -139,16 +139,16 @@ def package_names(root: Path) -> tuple[str, ...]:
 def _files(root: Path, dependencies: Path | None) -> Iterator[tuple[str, Path]]:
     found: dict[str, Path] = {}
     if dependencies is not None:
-        found |= dict(_below(dependencies, dependencies))
+        found |= dict(_files_below(dependencies, dependencies))
     for package in package_names(root):
-        mine = dict(_below(root / package, root))
+        mine = dict(_files_below(root / package, root))
         if not mine:
             raise BundleError(f"{root / package}: contains no files; a bundle without them cannot run")
         found |= mine
     yield from sorted(found.items())
 
 
-def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+def _files_below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
     for path in folder.rglob("*"):
         if path.is_file() and not LEFT_OUT & set(path.parts):
             yield path.relative_to(root).as_posix(), path

@@ -32,7 +32,7 @@ def is_address(name: str) -> bool:
     return True
 
 
-def lead_to_loopback(name: str, hosts: Path, is_here: Callable[[str], bool] = is_this_machine) -> bool:
+def resolve_to_loopback(name: str, hosts: Path, is_here: Callable[[str], bool] = is_this_machine) -> bool:
     """Resolve a name of this machine to its loopback address; return whether it does. Ignore names of other machines.
 
     Raises OSError.

@@ -91,16 +91,16 @@ def prepare(places: Places, ids: Ids | None) -> list[str]:
         path = folder.path.resolve() if folder.path == places.data else folder.path
         root_files.make_folder(path, folder.mode)
         if ids is not None:
-            _give(path, *ids.of(folder.user, folder.group))
+            _change_owner(path, *ids.of(folder.user, folder.group))
             root_files.make_folder(path, folder.mode)
         if folder.path == places.host:
-            moved += take_notes_over(places, by_root=ids is not None)
+            moved += migrate_root_files(places, by_root=ids is not None)
         if folder.path == places.ledger.parent:
-            moved += _take_ledger_over(places, ids)
+            moved += _migrate_ledger(places, ids)
     return moved
 
 
-def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
+def migrate_root_files(places: Places, *, by_root: bool) -> list[str]:
     """Move the files that root trusts from the top of the volume, unless release 0.1 runs now. Raises OSError."""
     if _is_locked(places.data / places.change_lock.name):
         return []
@@ -120,7 +120,7 @@ def take_notes_over(places: Places, *, by_root: bool) -> list[str]:
     return moved
 
 
-def _take_ledger_over(places: Places, ids: Ids | None) -> list[str]:
+def _migrate_ledger(places: Places, ids: Ids | None) -> list[str]:
     """Move the ledger into its folder; leave a link at the path in fleet documents. Raises OSError."""
     folder, moved = places.ledger.parent, list[str]()
     if _is_regular(places.ledger_link) and places.ledger.exists():
@@ -152,7 +152,7 @@ def _clear(folder: Folder, places: Places, ids: Ids | None) -> None:
         shutil.rmtree(folder.path)
 
 
-def _give(path: Path, user: int, group: int) -> None:
+def _change_owner(path: Path, user: int, group: int) -> None:
     """Change the owner and group of a folder and of the content that had its old owner or group.
 
     The folder itself changes last, so that an interrupted change is repeated. Files of other owners (through a hard

@@ -52,7 +52,7 @@ def save(ledger: Path, into: BinaryIO) -> None:
         part.unlink(missing_ok=True)
 
 
-def put_back(ledger: Path, source: BinaryIO) -> None:
+def restore(ledger: Path, source: BinaryIO) -> None:
     """Replace the ledger atomically and remove SQLite's side files of a killed writer. Raises OSError."""
     part = _part(ledger)
     with part.open("xb") as file:
@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> int:
             case "save":
                 save(ledger, sys.stdout.buffer)
             case "put-back":
-                put_back(ledger, sys.stdin.buffer)
+                restore(ledger, sys.stdin.buffer)
             case _:
                 raise ValueError(f"{command}: is not one of schema, save, put-back")
     except (OSError, ValueError, sqlite3.Error) as error:

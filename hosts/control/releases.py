@@ -50,7 +50,7 @@ class HostMachine(Protocol):
         """Write the systemd units of the current release and start them. Raises ReleaseError."""
         ...
 
-    def unwell(self) -> str | None:
+    def health_problem(self) -> str | None:
         """Return what is wrong with the services; None if all are healthy and stay so for a while."""
         ...
 
@@ -62,7 +62,7 @@ class HostMachine(Protocol):
         """Write the complete ledger file to `into`; nothing without a file. Raises ReleaseError."""
         ...
 
-    def put_back_ledger(self, source: BinaryIO) -> None:
+    def restore_ledger(self, source: BinaryIO) -> None:
         """Replace the ledger's file with `source`. Raises ReleaseError."""
         ...
 
@@ -146,7 +146,7 @@ class Releases:
     def stage(self, sha256: str) -> Path:
         """Fetch and unpack a release, unless its folder exists and matches the digest. Raises ReleaseError."""
         folder = self._folder(sha256)
-        if self._is_whole(folder):
+        if self._is_complete(folder):
             return folder
         self.places.releases.mkdir(parents=True, exist_ok=True)
         part = folder.with_name(f"{sha256}.part")
@@ -175,7 +175,7 @@ class Releases:
         except ValueError as error:
             raise ReleaseError(f"no release has that name: {error}") from error
 
-    def _is_whole(self, folder: Path) -> bool:
+    def _is_complete(self, folder: Path) -> bool:
         try:
             return bundle.is_unpacked(folder.name, folder)
         except (OSError, tarfile.TarError, bundle.BundleError):
@@ -190,8 +190,8 @@ class Releases:
 
     def upgrade(self, sha256: str, now: datetime) -> None:
         """Make another release current; roll back if a service is unhealthy then. Raises ReleaseError."""
-        with self._alone():
-            self._settle(now)
+        with self._locked():
+            self._complete_change(now)
             before = self.running()
             if sha256 == before:
                 self.announce(f"{sha256[:12]} is already the current release")
@@ -202,12 +202,12 @@ class Releases:
             self.announce(
                 f"{sha256[:12]} runs and all services are healthy; `gpufleet upgrade --rollback` reverts it"
             )
-            self._keep_only(sha256, before)
+            self._remove_others(sha256, before)
 
     def rollback(self, now: datetime) -> str:
         """Make the previous release current again and return its digest. Raises ReleaseError."""
-        with self._alone():
-            self._settle(now)
+        with self._locked():
+            self._complete_change(now)
             chosen, current = self.chosen(), self.running()
             if chosen is None or chosen.previous is None or chosen.current != current:
                 raise ReleaseError("there is no previous release: select one with --to")
@@ -223,10 +223,10 @@ class Releases:
         service is unhealthy. If it had not started, the change is discarded. Raises ReleaseError, also while another
         change is in progress.
         """
-        with self._alone():
-            return self._settle(now)
+        with self._locked():
+            return self._complete_change(now)
 
-    def unsettled(self) -> ReleaseChange | None:
+    def pending_change(self) -> ReleaseChange | None:
         """Return the unfinished or interrupted change; None if there is none. Raises ReleaseError."""
         try:
             found: Any = json.loads(root_files.read(self.places.change))
@@ -244,22 +244,22 @@ class Releases:
     def _change(self, change: ReleaseChange, now: datetime) -> None:
         """Change between two staged releases. The change is stored first, so that `settle` can resume it."""
         self.places.ledger_copy.unlink(missing_ok=True)
-        self._note(change)
+        self._store_change(change)
         self.machine.stop()
         self._copy_ledger()
         self.link(change.to)
         self._finish(change, now)
 
-    def _note(self, change: ReleaseChange) -> None:
+    def _store_change(self, change: ReleaseChange) -> None:
         root_files.write_durably(self.places.change, json.dumps({"version": VERSION, **asdict(change)}))
 
-    def _settle(self, now: datetime) -> bool:
-        if (change := self.unsettled()) is None:
+    def _complete_change(self, now: datetime) -> bool:
+        if (change := self.pending_change()) is None:
             return False
         chosen, event = self.chosen(), f"the change from {change.before[:12]} to {change.to[:12]} was interrupted"
         if change.wrong is not None:
             self.announce(f"{event} during its rollback: {change.wrong}")
-            self._back(change)
+            self._roll_back(change)
         elif chosen is not None and chosen.current == change.to:
             self.announce(f"{event} after its last step")
             self._resume(change.to)
@@ -283,17 +283,17 @@ class Releases:
             return
         self.announce(f"{change.to[:12]} is not healthy ({wrong}): rolling back to {change.before[:12]}")
         change = replace(change, wrong=wrong)
-        self._note(change)
-        self._back(change)
+        self._store_change(change)
+        self._roll_back(change)
         raise ReleaseError(f"{change.to[:12]} was rolled back to {change.before[:12]}: {wrong}")
 
-    def _back(self, change: ReleaseChange) -> None:
+    def _roll_back(self, change: ReleaseChange) -> None:
         self.machine.stop()
         if self.places.ledger_copy.is_file() and self.machine.schema() != change.schema:
             self.announce("the ledger's tables were changed: the previous ledger is restored")
             # Keep the copy: after an interruption here, the rollback is repeated.
             with root_files.open_regular(self.places.ledger_copy) as copy:
-                self.machine.put_back_ledger(copy)
+                self.machine.restore_ledger(copy)
         self._resume(change.before)
 
     def _resume(self, sha256: str) -> None:
@@ -312,7 +312,7 @@ class Releases:
             self.machine.start()
         except ReleaseError as error:
             return str(error)
-        return self.machine.unwell()
+        return self.machine.health_problem()
 
     def _copy_ledger(self) -> None:
         """Copy the ledger for a rollback, after its writers have ended. A complete copy gets its final name."""
@@ -328,7 +328,7 @@ class Releases:
             part.unlink()
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def _locked(self) -> Generator[None]:
         """Hold the lock for release changes. The kernel releases it when the process dies."""
         root_files.make_folder(self.places.host, 0o700)
         try:
@@ -342,7 +342,7 @@ class Releases:
                 raise ReleaseBusyError("another release change is in progress: wait until it ends") from error
             yield
 
-    def _keep_only(self, *digests: str) -> None:
+    def _remove_others(self, *digests: str) -> None:
         """Remove the releases that are not a rollback target."""
         for folder in self.places.releases.iterdir():
             if folder.name not in digests:

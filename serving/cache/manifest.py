@@ -108,7 +108,7 @@ def parse(body: bytes, digest: str | None = None) -> Manifest:
         )
     except (KeyError, TypeError) as error:
         raise ManifestError(f"the manifest has a missing field: {error}") from error
-    _check_whole(manifest)
+    _check_complete(manifest)
     return manifest
 
 
@@ -126,7 +126,7 @@ def _file(entry: Mapping[str, Any]) -> File:
     return file
 
 
-def _check_whole(manifest: Manifest) -> None:
+def _check_complete(manifest: Manifest) -> None:
     paths = [file.path.lower() for file in manifest.files]
     if twice := sorted(path for path, count in Counter(paths).items() if count > 1):
         raise ManifestError(f"the manifest lists files twice: {', '.join(twice)}")
@@ -182,18 +182,18 @@ def describe(folder: Path, *, name: str, revision: str, facts: Mapping[str, Any]
             raise ManifestError(
                 f"{shown}: is not a regular file (if it is a link, copy the model with links followed)"
             )
-        if stays_behind(path.relative_to(folder)):
+        if is_excluded(path.relative_to(folder)):
             continue
         files.append(_describe_file(path, check_path(shown)))
     manifest = Manifest(name=name, revision=revision, files=tuple(files), facts=dict(facts or {}))
-    _check_whole(manifest)
+    _check_complete(manifest)
     return manifest
 
 
 _LEFT_OUT: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".svg", ".gitattributes", ".pdf"})
 
 
-def stays_behind(path: PurePath) -> bool:
+def is_excluded(path: PurePath) -> bool:
     """Whether a file inside a model's folder is silently left out: a hidden file or a picture."""
     return _is_hidden(path) or path.suffix.lower() in _LEFT_OUT
 

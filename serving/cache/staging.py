@@ -14,7 +14,7 @@ from typing import Final
 from serving.cache import manifest as manifests
 from serving.cache.disk import CacheError
 from serving.cache.manifest import CHUNK, File, Manifest
-from serving.cache.threads import WorkQueue, in_threads
+from serving.cache.threads import WorkQueue, run_in_threads
 
 _PIECE: Final = 1024 * 1024
 _RESERVERS: Final = 4
@@ -75,7 +75,7 @@ def stage(folder: Path, manifest: Manifest, prefix: str) -> list[ChunkJob]:
     for staged in files:
         _make_plain(staged)
     jobs = [ChunkJob(staged=staged, index=index) for staged in files for index in range(len(staged.file.chunks))]
-    in_threads(min(_RESERVERS, len(jobs)), _reserve, [job for job in jobs if len(job.staged.file.chunks) > 1])
+    run_in_threads(min(_RESERVERS, len(jobs)), _reserve, [job for job in jobs if len(job.staged.file.chunks) > 1])
     return jobs
 
 
@@ -125,7 +125,7 @@ def missing(folder: Path, manifest: Manifest) -> int:
     return manifest.size - have
 
 
-def is_right(handle: int, job: ChunkJob) -> bool:
+def is_correct(handle: int, job: ChunkJob) -> bool:
     """Whether the bytes on disk match the manifest's digest."""
     seen = hashlib.sha256()
     offset, end = job.start, job.start + job.length
@@ -138,13 +138,13 @@ def is_right(handle: int, job: ChunkJob) -> bool:
     return seen.hexdigest() == job.sha256
 
 
-def was_kept(handle: int, job: ChunkJob) -> bool:
+def is_already_correct(handle: int, job: ChunkJob) -> bool:
     """Whether an earlier sync downloaded this chunk correctly."""
     if job.staged.fresh:
         return False
     first = os.pread(handle, 4096, job.start)
     # an allocated, never written chunk is zeros: do not hash it; a chunk of real zeros is only downloaded again
-    return first != bytes(len(first)) and is_right(handle, job)
+    return first != bytes(len(first)) and is_correct(handle, job)
 
 
 def settle(handle: int, file: File) -> None:

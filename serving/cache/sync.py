@@ -23,7 +23,7 @@ from serving.cache.disk import Cache, CacheError
 from serving.cache.manifest import LARGEST_MANIFEST, Manifest, ManifestError
 from serving.cache.staging import ChunkJob, Staged
 from serving.cache.store import ObjectStore, PartConsumer, Reader, read_object
-from serving.cache.threads import WorkQueue, in_threads
+from serving.cache.threads import WorkQueue, run_in_threads
 
 ATTEMPTS: Final = 6
 """Reads of one chunk before the sync fails."""
@@ -171,21 +171,21 @@ class Sync:
             with contextlib.closing(self.store.connect()) as reader:
                 source = _Source(reader, versions)
                 for job in jobs:
-                    self._one(job, source, progress)
+                    self._fetch_chunk(job, source, progress)
 
-        in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
+        run_in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
 
-    def _one(self, job: ChunkJob, source: "_Source", progress: Progress) -> None:
+    def _fetch_chunk(self, job: ChunkJob, source: "_Source", progress: Progress) -> None:
         """Get one chunk right. The thread with a file's last chunk also flushes the file, while others still read."""
         with staging.opened(job.staged.path) as handle:
-            if self.verify and staging.was_kept(handle, job):
+            if self.verify and staging.is_already_correct(handle, job):
                 progress.add(job.staged.file.path, kept=job.length)
             else:
-                self._read_until_right(handle, job, source, progress)
+                self._read_with_retries(handle, job, source, progress)
             if job.staged.chunk_is_here():
                 staging.settle(handle, job.staged.file)
 
-    def _read_until_right(self, handle: int, job: ChunkJob, source: "_Source", progress: Progress) -> None:
+    def _read_with_retries(self, handle: int, job: ChunkJob, source: "_Source", progress: Progress) -> None:
         last: Exception | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -280,5 +280,5 @@ def _verify_file(handle: int, staged: Staged) -> Iterator[str]:
         return
     for index in range(len(file.chunks)):
         job = ChunkJob(staged=staged, index=index)
-        if not staging.is_right(handle, job):
+        if not staging.is_correct(handle, job):
             yield f"{file.path}: bytes {job.start} to {job.start + job.length} are damaged"

@@ -8,55 +8,55 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
 
-class WorkQueue(Generic[Thing]):
+class WorkQueue(Generic[Item]):
     """A source of items for several threads: each item goes to one thread."""
 
-    def __init__(self, things: Iterable[Thing]) -> None:
-        self._things = iter(things)
-        self._guard = threading.Lock()
+    def __init__(self, items: Iterable[Item]) -> None:
+        self._items = iter(items)
+        self._lock = threading.Lock()
         self._stopped = False
 
-    def __iter__(self) -> Iterator[Thing]:
+    def __iter__(self) -> Iterator[Item]:
         return self
 
-    def __next__(self) -> Thing:
-        with self._guard:
+    def __next__(self) -> Item:
+        with self._lock:
             if self._stopped:
                 raise StopIteration
-            return next(self._things)
+            return next(self._items)
 
     def stop(self) -> None:
         """Hand out no more items."""
         self._stopped = True
 
 
-def in_threads(count: int, work: Callable[[WorkQueue[Thing]], None], things: Iterable[Thing]) -> None:
-    """Run `work` in `count` threads; each takes items from `things` until none is left.
+def run_in_threads(count: int, work: Callable[[WorkQueue[Item]], None], items: Iterable[Item]) -> None:
+    """Run `work` in `count` threads; each takes items from `items` until none is left.
 
     Waits for all threads. Raises the first exception of any thread.
     """
-    shared, failures, started = WorkQueue(things), list[BaseException](), list[threading.Thread]()
+    queue, failures, started = WorkQueue(items), list[BaseException](), list[threading.Thread]()
 
-    def guarded() -> None:
+    def run() -> None:
         try:
-            work(shared)
+            work(queue)
         except BaseException as error:  # noqa: BLE001 - it is raised in the caller's thread
-            shared.stop()
+            queue.stop()
             failures.append(error)
 
     try:
         for _ in range(count):
-            thread = threading.Thread(target=guarded)
+            thread = threading.Thread(target=run)
             thread.start()
             started.append(thread)
         for thread in started:
             thread.join()
     finally:
         # when the caller is interrupted, no thread keeps running
-        shared.stop()
+        queue.stop()
         for thread in started:
             thread.join()
     if failures:

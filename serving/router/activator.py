@@ -151,7 +151,7 @@ class Activator:
         finally:
             pool.held -= 1
         if ready:
-            await self._pass_on(head, until, body, reader, writer)
+            await self._forward(head, until, body, reader, writer)
         elif not body.disconnected:
             await _refuse(writer, "No replica of this model became ready in time.", 30)
 
@@ -170,7 +170,7 @@ class Activator:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    async def _pass_on(
+    async def _forward(
         self, head: bytes, until: float, body: "_Body", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY)

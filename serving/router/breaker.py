@@ -83,12 +83,14 @@ def judge(
     for key, server in sorted(servers.items()):
         record = records[key]
         if record.excluded_until is None:
-            records[key], change = _look(server, record, _may_exclude(server, servers, records, rules), rules, now)
+            records[key], change = _evaluate(
+                server, record, _may_exclude(server, servers, records, rules), rules, now
+            )
             changes += [change] if change else []
     return tuple(changes), BreakerMemory(records=records)
 
 
-def _look(
+def _evaluate(
     server: ServerStatus, record: Record, may_exclude: bool, rules: BreakerRules, now: float
 ) -> tuple[Record, WeightChange | None]:
     errors, total = server.errors - record.errors, server.total - record.total

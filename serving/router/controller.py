@@ -322,7 +322,7 @@ def _try(step: Callable[[], None]) -> str:
 
 
 @contextmanager
-def only_one(paths: RouterPaths) -> Generator[None]:
+def exclusive_state(paths: RouterPaths) -> Generator[None]:
     """Lock the state folder. Raises RouterBusyError: two controllers would revert each other's changes."""
     paths.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with paths.lock.open("a+") as lock:

@@ -131,7 +131,7 @@ class Meter:
         before = self.lines
         for path in self._files():
             with path.open("rb") as log:
-                for text in self._whole_lines_of(log.fileno()):
+                for text in self._complete_lines_of(log.fileno()):
                     for kind, rows in _by_kind(text).items():
                         self._count(kind, rows)
         if self.lines != before:
@@ -161,7 +161,7 @@ class Meter:
             self._inode, self._offset, self._freed = there.st_ino, 0, 0
             yield self._log
 
-    def _whole_lines_of(self, file: int) -> Iterator[str]:
+    def _complete_lines_of(self, file: int) -> Iterator[str]:
         if os.fstat(file).st_size < self._offset:
             self._offset = self._freed = 0  # truncated
         while chunk := os.pread(file, _READ, self._offset):
@@ -189,8 +189,10 @@ class Meter:
         pool, model, key, why, status, end = kind
         name, code = _word(pool), int(status)
         self.lines += len(rows)
-        _bump(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
-        _bump(self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows))  # no pool: no reason either
+        _increment(self.by_status, (name, f"{code // 100}xx" if code > 0 else "cut"), len(rows))
+        _increment(
+            self.by_reason, (name, (_word(why) if name else "") or "none"), len(rows)
+        )  # no pool: no reason either
         use = self.use.setdefault((_word(key), _word(model), name), KeyUsage())
         use.requests += len(rows)
         if code >= 500 or code < 0 or end[:1] in "SsPRKIUD":
@@ -255,5 +257,5 @@ class Meter:
                 store[pool] = LatencyHistogram(counts=counts, total_ms=total)
 
 
-def _bump(counts: dict[tuple[str, str], int], key: tuple[str, str], more: int) -> None:
+def _increment(counts: dict[tuple[str, str], int], key: tuple[str, str], more: int) -> None:
     counts[key] = counts.get(key, 0) + more

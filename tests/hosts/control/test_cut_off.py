@@ -159,7 +159,7 @@ def _is_whole(host: Host, before: list[str], context: str) -> None:
     assert (host.linked, chosen.current) == (running, host.digests[running]), context
     assert host.machine.schema() == "first" or running in host.machine.migrates, context
     assert host.machine.facts()[: len(before)] == before, context
-    assert host.releases.unsettled() is None, context
+    assert host.releases.pending_change() is None, context
 
 
 def test_only_one_release_change_at_a_time(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_only_one_release_change_at_a_time(tmp_path: Path) -> None:
     other = Releases(places=host.releases.places, machine=host.machine, announce=host.announced.append)
     seen: list[str] = []
 
-    def unwell() -> None:
+    def health_problem() -> None:
         with pytest.raises(ReleaseBusyError, match="wait until it ends"):
             other.settle(NOW)
         seen.append("looked")
 
-    host.machine.looks = unwell
+    host.machine.looks = health_problem
     host.upgrade("two")
     assert seen == ["looked"]
 

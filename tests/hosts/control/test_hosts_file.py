@@ -18,20 +18,20 @@ def hosts(tmp_path: Path) -> Path:
 
 def test_a_name_of_this_machine_resolves_to_loopback_once(hosts: Path) -> None:
     for _ in range(2):
-        assert hosts_file.lead_to_loopback("control.prod.internal", hosts, lambda name: True)
+        assert hosts_file.resolve_to_loopback("control.prod.internal", hosts, lambda name: True)
         assert hosts.read_text() == f"{THERE}127.0.0.1 control.prod.internal # gpufleet\n"
-    hosts_file.lead_to_loopback("control.dev.internal", hosts, lambda name: True)
+    hosts_file.resolve_to_loopback("control.dev.internal", hosts, lambda name: True)
     assert hosts.read_text() == f"{THERE}127.0.0.1 control.dev.internal # gpufleet\n"
 
 
 def test_a_name_of_another_machine_is_left_alone(hosts: Path) -> None:
-    assert not hosts_file.lead_to_loopback("prometheus.example", hosts, lambda name: False)
+    assert not hosts_file.resolve_to_loopback("prometheus.example", hosts, lambda name: False)
     assert hosts.read_text() == THERE
 
 
 @pytest.mark.parametrize(("address", "loopback"), [("10.0.0.5", False), ("127.0.0.1", True), ("::1", True)])
 def test_an_address_is_not_a_name(hosts: Path, address: str, loopback: bool) -> None:
-    assert hosts_file.lead_to_loopback(address, hosts, lambda name: True) == loopback
+    assert hosts_file.resolve_to_loopback(address, hosts, lambda name: True) == loopback
     assert hosts.read_text() == THERE
 
 

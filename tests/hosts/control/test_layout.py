@@ -199,7 +199,7 @@ def test_notes_stay_while_release_0_1_uses_them(tmp_path: Path) -> None:
         layout.prepare(places, None)
         assert (places.data / "change.json").is_file() and (places.data / "release.json").is_file()
         assert places.ledger.is_file(), "services of this release run with it"
-    assert layout.take_notes_over(places, by_root=False) == [
+    assert layout.migrate_root_files(places, by_root=False) == [
         "release.json",
         "change.json",
         "secrets.env",

@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from gpufleet.toolchain.folders import ROOT
-from serving.router.controller import RouterBusyError, only_one
+from serving.router.controller import RouterBusyError, exclusive_state
 from serving.router.keys import ApiKey, KeysError, digest, parse_keys
 from serving.router.policy import ModelPolicy, PoolPolicy, RouterPolicy, parse_policy
 from serving.router.settings import RouterPaths
@@ -276,7 +276,7 @@ def test_two_routers_agree_and_either_may_die(tmp_path: Path) -> None:
 
 def test_a_state_folder_has_one_controller(tmp_path: Path) -> None:
     paths = RouterPaths(state=tmp_path / "state")
-    with only_one(paths), pytest.raises(RouterBusyError, match=str(os.getpid())), only_one(paths):
+    with exclusive_state(paths), pytest.raises(RouterBusyError, match=str(os.getpid())), exclusive_state(paths):
         pass
 
 
