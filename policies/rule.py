@@ -136,9 +136,9 @@ class Rule:
 
     def message(self, violation: Violation) -> str:
         """Return the message for operators: the error, the rule, why it matters, and the remedy."""
-        return f"{violation.sentence}. [{self.id}] {self.reason} {self.remedy} {self._way_out(violation)}"
+        return f"{violation.sentence}. [{self.id}] {self.reason} {self.remedy} {self._exception_hint(violation)}"
 
-    def _way_out(self, violation: Violation) -> str:
+    def _exception_hint(self, violation: Violation) -> str:
         if not self.named:
             return f"Exceptions: `gpufleet policies explain {self.id}`."
         names = f"rule: {self.id}, type: {violation.type}, resource: {violation.resource}"

@@ -61,7 +61,7 @@ class Network(pulumi.ComponentResource):
             zone: self._subnet(zone, cidr, network, routes) for zone, cidr in zip(args.zones, cidrs, strict=True)
         }
         if args.way_out:
-            self._way_out(network, routes, outside)
+            self._internet_route(network, routes, outside)
         self._bucket_endpoint(network, routes)
         self._service_endpoints(network)
         self.register_outputs({"id": self.id, "subnetIds": self.subnet_ids})
@@ -80,7 +80,7 @@ class Network(pulumi.ComponentResource):
         ec2.RouteTableAssociation(name, subnet_id=subnet.id, route_table_id=routes.id, opts=self._child)
         return subnet.id
 
-    def _way_out(self, network: ec2.Vpc, private: ec2.RouteTable, cidr: str) -> None:
+    def _internet_route(self, network: ec2.Vpc, private: ec2.RouteTable, cidr: str) -> None:
         name, child = f"{self._name}-out", self._child
         gateway = ec2.InternetGateway(name, vpc_id=network.id, tags=self._named(name), opts=child)
         public = ec2.RouteTable(name, vpc_id=network.id, tags=self._named(name), opts=child)

@@ -117,11 +117,13 @@ def test_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     ("arguments", "code", "answer"),
     [
         pytest.param(["watch", "idle", "--json"], 1, "gone.json: No such file or directory", id="an error"),
-        pytest.param(["report", "cost", "--format", "json"], 1, "gone.json: No such file", id="the longer way"),
+        pytest.param(["report", "cost", "--format", "json"], 1, "gone.json: No such file", id="with --format"),
         pytest.param(["status", "--json", "--cost"], 2, "No such option: --cost (Possible", id="a wrong option"),
-        pytest.param(["watch", "idle", "odd", "--json"], 2, "unexpected extra argument(s) (odd)", id="a word more"),
-        pytest.param(["pause", "--json"], 2, "Missing argument 'scope'; `", id="a word less"),
-        pytest.param(["pause", "all", "--json"], 2, "Missing option '--reason'", id="an option less"),
+        pytest.param(
+            ["watch", "idle", "odd", "--json"], 2, "unexpected extra argument(s) (odd)", id="an extra argument"
+        ),
+        pytest.param(["pause", "--json"], 2, "Missing argument 'scope'; `", id="a missing argument"),
+        pytest.param(["pause", "all", "--json"], 2, "Missing option '--reason'", id="a missing option"),
         pytest.param(["target", "chat", "two", "--json"], 2, "Invalid value for '", id="a wrong value"),
         pytest.param(["watch", "nope", "--json"], 2, "No such command 'nope'", id="a wrong command"),
         pytest.param(["watch", "idle"], 1, None, id="for people"),

@@ -126,7 +126,7 @@ def tag(value: Any, operator: str = "StringEquals") -> dict[str, Any]:
         ),
         pytest.param(
             allow("s3:PutObject", f"arn:aws:s3:::{BUCKET}/models/*", Condition=None), "is allowed on",
-            id="what machines obey",
+            id="objects that machines use",
         ),
         pytest.param(allow("s3:ListBucket", "arn:aws:s3:::*", Condition=None), "is allowed on", id="every bucket"),
         pytest.param(allow("s3:ListBucket", "arn:aws:s3:::other", Condition=None), "is allowed", id="other bucket"),
@@ -136,7 +136,7 @@ def tag(value: Any, operator: str = "StringEquals") -> dict[str, Any]:
         pytest.param(allow(Condition=tag("dev")), "without the condition", id="another environment"),
         pytest.param(allow(Condition=tag(["prod", "dev"])), "without the condition", id="and another environment"),
         pytest.param(allow(Condition=tag([])), "without the condition", id="no value"),
-        pytest.param(allow(Condition=tag("*", "StringLike")), "without the condition", id="like anything"),
+        pytest.param(allow(Condition=tag("*", "StringLike")), "without the condition", id="any value"),
         pytest.param(allow(Condition=tag("prod", "StringLike")), "without the condition", id="another operator"),
         pytest.param(allow(Condition=tag("prod", "StringEqualsIfExists")), "without the condition", id="IfExists"),
         pytest.param(allow(Condition=tag("prod", "ForAnyValue:StringEquals")), "without the", id="ForAnyValue"),

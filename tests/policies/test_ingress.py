@@ -117,7 +117,7 @@ def test_open_access_is_refused_with_its_property(resource: Resource, path: str)
         pytest.param(a(INGRESS, referencedSecurityGroupId=UNKNOWN), id="another group"),
         pytest.param(a(GROUP, ingress=[{"self": True}, {"securityGroups": [UNKNOWN]}]), id="its own members"),
         pytest.param(a(GROUP), id="no rule"),
-        pytest.param(a(FIREWALL, sourceServiceAccounts=[UNKNOWN], sourceRanges=None), id="an account to come"),
+        pytest.param(a(FIREWALL, sourceServiceAccounts=[UNKNOWN], sourceRanges=None), id="an account to be created"),
         pytest.param(a(FIREWALL, denies=[{"protocol": "all"}]), id="denies"),
         pytest.param(a(FIREWALL, direction="EGRESS"), id="outwards"),
         pytest.param(policy_rule(action="deny", srcIpRanges=OPEN), id="denied"),

@@ -87,7 +87,7 @@ def found(kind: str, props: Mapping[str, Any]) -> set[tuple[str, str]]:
         ),
         pytest.param((FRONT, {"loadBalancingScheme": UNKNOWN}), PUBLIC, "loadBalancingScheme", id="unknown front"),
         pytest.param((FRONT, {"loadBalancingScheme": "EXTERNAL_PASSTHROUGH"}), PUBLIC, "loadBalancingScheme",
-                     id="a scheme to come"),
+                     id="a future scheme"),
         pytest.param((GCP_SUBNET, {"ipv6AccessType": "EXTERNAL"}), PUBLIC, "ipv6AccessType", id="external subnet"),
         pytest.param(google(networkInterfaces=[]), PUBLIC, "networkInterfaces", id="no interface, Google"),
         pytest.param(google(networkInterfaces=[{"accessConfigs": UNKNOWN}]), PUBLIC,
@@ -179,7 +179,7 @@ EFA = [{**PRIVATE, "interfaceType": "efa", "networkCardIndex": n, "deviceIndex":
         pytest.param((FRONT, {"loadBalancingScheme": "INTERNAL"}), id="internal front"),
         pytest.param(google(), id="Google template"),
         pytest.param(google(GCP_INSTANCE, metadata=None), id="Google bastion, with its project's login"),
-        pytest.param((FROM_TEMPLATE, {}), id="what it copies is judged"),
+        pytest.param((FROM_TEMPLATE, {}), id="its source is checked"),
         pytest.param(("aws:ebs/encryptionByDefault:EncryptionByDefault", {}), id="encryption by default"),
     ],
 )
@@ -195,7 +195,7 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
 @pytest.mark.parametrize(
     ("kind", "value", "source", "made", "passes"),
     [
-        pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:made", {"email": UNKNOWN}, True, id="account to come"),
+        pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:made", {"email": UNKNOWN}, True, id="planned account"),
         pytest.param(GCP_TEMPLATE, {"email": UNKNOWN}, "urn:other", {"email": UNKNOWN}, False,
                      id="of something else"),
         pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {"email": GPU}, True, id="account that is there"),
@@ -203,7 +203,7 @@ GPU_ARN = "arn:aws:iam::111122223333:instance-profile/gpu"
         pytest.param(GCP_TEMPLATE, {"email": "admin@p.iam"}, "urn:made", {"email": UNKNOWN}, False,
                      id="account of others, next to ours"),
         pytest.param(GCP_TEMPLATE, {"email": GPU}, "urn:made", {}, True, id="inputs alone"),
-        pytest.param(TEMPLATE, {"arn": UNKNOWN}, "urn:made", {"arn": UNKNOWN}, True, id="profile to come"),
+        pytest.param(TEMPLATE, {"arn": UNKNOWN}, "urn:made", {"arn": UNKNOWN}, True, id="profile to be created"),
         pytest.param(TEMPLATE, {"arn": UNKNOWN}, "", {"arn": UNKNOWN}, False, id="profile from nowhere"),
         pytest.param(TEMPLATE, {"arn": GPU_ARN, "name": UNKNOWN}, "urn:made", {"arn": GPU_ARN}, True, id="by ARN"),
         pytest.param(TEMPLATE, {"name": "admin"}, "", {"name": "gpu"}, False, id="profile of others"),

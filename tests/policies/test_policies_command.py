@@ -155,7 +155,7 @@ def test_a_secret_in_a_value_is_not_shown(run: Run, settings: Path, plan: Callab
         pytest.param(
             '{"steps": [], "changeSummary": {"create": 2}}', "0 of 2 steps `create`", id="cut between steps"
         ),
-        pytest.param('{"steps": [], "changeSummary": {"same": 2}}', "--show-sames", id="without what stays"),
+        pytest.param('{"steps": [], "changeSummary": {"same": 2}}', "--show-sames", id="without unchanged resources"),
     ],
 )
 def test_an_incomplete_preview_is_an_error(

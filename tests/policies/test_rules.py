@@ -134,7 +134,9 @@ UNSHIELDED = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMon
         pytest.param(GROUP, group(maxSize=UNKNOWN), None, id="limit unknown in a preview"),
         pytest.param(GROUP, group(tags=[]), "gpu-group-owned-and-bounded", id="no tags"),
         pytest.param(GROUP, group("on-demand", maxSize=400.0), "fallback-bounded", id="400 on-demand"),
-        pytest.param(RESERVATION, {"instanceType": "g6.xlarge"}, "reservation-ends-or-is-reviewed", id="for ever"),
+        pytest.param(
+            RESERVATION, {"instanceType": "g6.xlarge"}, "reservation-ends-or-is-reviewed", id="without an end"
+        ),
         pytest.param(RESERVATION, {"endDateType": "limited"}, None, id="ends"),
         pytest.param(RESERVATION, {"tags": {"gpu-fleet:review-by": "2027-01-01"}}, None, id="reviewed"),
         pytest.param(

@@ -360,7 +360,7 @@ def test_a_switch_is_not_a_secret_whatever_its_name() -> None:
         pytest.param({"pools.0.engine.args": ["--x", GITHUB]}, id="argument"),
         pytest.param({"notify.slack_channel": WEBHOOK}, id="webhook"),
         pytest.param({"ledger_url": "postgresql://u:hunter2@h/db"}, id="password in a URL"),
-        pytest.param({"pools.0.engine.hf_token": HUB}, id="setting that there is not"),
+        pytest.param({"pools.0.engine.hf_token": HUB}, id="unknown setting"),
     ],
 )
 def test_a_secret_is_refused_and_not_shown(changes: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def asked(engine: Engine, *arguments: str) -> Any:
 
 
 @pytest.mark.slow
-def test_what_a_killed_update_left_is_named_ended_and_made_once(engine: Engine) -> None:
+def test_resources_of_a_killed_update_are_named_terminated_and_recreated_once(engine: Engine) -> None:
     assert cut_off(engine) == (0, ""), "a stack without an update"
     kill_in_the_middle(engine)
     code, output = cut_off(engine)
