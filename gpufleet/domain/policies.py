@@ -17,7 +17,11 @@ accept that change.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePolicy:
-    """When an instance counts as idle, and the limits on its termination."""
+    """When an instance counts as idle, and the limits on its termination.
+
+    Durations are written as `30m`. `coverage` and `gpu_active_below` are shares from 0 to 1, and the limits are
+    numbers of instances per pass or hour. The limit per day is multiplied by the number of instances of the pool.
+    """
 
     window: timedelta = timedelta(minutes=30)
     """Evidence must cover this whole window."""
@@ -39,7 +43,11 @@ class IdlePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotPolicy:
-    """When on-demand replaces missing spot, and when the pool returns to spot."""
+    """When on-demand replaces missing spot, and when the pool returns to spot.
+
+    Durations are written as `15m`. `price_ceiling` is a share of the on-demand price; the limits are numbers of
+    instances.
+    """
 
     fallback_after: timedelta = timedelta(seconds=60)
     """Spot capacity that is not ready this long after its loss or request is replaced by on-demand."""
@@ -61,7 +69,7 @@ class SpotPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleRule:
-    """A minimum target for a part of the week, in the time zone `timezone`."""
+    """A minimum target, in instances, for a part of the week. `start` and `end` are local times such as `08:00`."""
 
     days: tuple[str, ...]
     """`mon` to `sun`."""
@@ -77,7 +85,11 @@ class ScheduleRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePolicy:
-    """When a pool needs more or fewer replicas."""
+    """When a pool needs more or fewer replicas.
+
+    `first_token_s` and `inter_token_s` are in seconds, `kv_cache_above` and `headroom` are shares (0.1 for 10 %), and
+    `down_after` is a duration such as `1h`.
+    """
 
     waiting_per_replica_above: float = 4
     """The pool grows above this number of queued requests per ready replica."""
@@ -119,7 +131,8 @@ class EvidenceSource(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanPolicy:
     """Which GPU instances outside every pool a rule selects, and what it does with them. An instance must meet all
-    conditions that are set."""
+    conditions that are set. Durations are written as `24h`.
+    """
 
     name: str
     action: OrphanAction = OrphanAction.MARK

@@ -103,7 +103,7 @@ class CapacityBlock(Strict):
 
 
 class Reserved(Strict):
-    """Prepaid capacity of one machine type in one zone, with an end (`ends`) or a review date (`review_by`)."""
+    """`count` prepaid instances of one machine type in one zone, with an end (`ends`) or a review (`review_by`)."""
 
     zone: Zone
     machine_type: MachineType
@@ -134,7 +134,9 @@ class OnDemand(Strict):
 
 class FlexStart(Strict):
     """Flex-start capacity of Google Cloud, up to `max` instances: a fallback for missing spot instead of on-demand.
-    Requests wait until capacity is available. Cheaper than on-demand on A2 and newer machines."""
+    Requests wait until capacity is available. It is cheaper than on-demand on A2 and newer machines. `run` is a
+    duration from 10m to 7d.
+    """
 
     max: Instances
     machine_type: MachineType
@@ -158,7 +160,9 @@ class Capacity(Strict):
 
 
 class PoolSettings(Strict):
-    """A pool: identical replicas of one model. `target`, `spare`, `min` and `max` are numbers of instances."""
+    """A pool: identical replicas of one model. `target`, `spare`, `min` and `max` are numbers of instances;
+    `drain_deadline` is a duration such as `90s`.
+    """
 
     name: PoolName
     model: str
@@ -181,7 +185,10 @@ class PoolSettings(Strict):
 
 
 class Machines(Strict):
-    """Machine image, exporters and root disk of every GPU instance of the environment."""
+    """Machine image, exporters and root disk of every GPU instance of the environment.
+
+    The disk has `disk_gib` GiB, `disk_iops` operations per second and `disk_mib_per_second` MiB per second.
+    """
 
     image: str
     """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image path on Google Cloud."""
@@ -194,7 +201,10 @@ class Machines(Strict):
 
 
 class ControlHostSettings(Strict):
-    """The machine that runs the watchdogs, Prometheus and the router. Absent: they run elsewhere."""
+    """The machine that runs the watchdogs, Prometheus and the router. Absent: they run elsewhere.
+
+    `data_gib` is the size of its volume for ledger and metrics in GiB; `routers` is a number of machines.
+    """
 
     machine_type: MachineType
     image: str

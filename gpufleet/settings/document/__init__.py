@@ -82,7 +82,8 @@ class GroupEntry(Strict):
 
 
 class Objectives(Strict):
-    """The objectives of a pool, which its alerts check. An absent objective is not checked."""
+    """The objectives of a pool, which its alerts check: a duration such as `30s`, and output tokens per second of the
+    pool. An absent objective is not checked."""
 
     latency_p99: Duration | None = None
     """Limit for 99 % of the answers, from arrival to last token."""

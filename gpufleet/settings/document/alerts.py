@@ -10,7 +10,11 @@ from gpufleet.settings.document.fields import Duration, MoreThanZero, Share, Str
 
 
 class AlertsEntry(Strict):
-    """Thresholds of the alerts. Shares are numbers from 0 to 1; temperatures are in °C."""
+    """Thresholds of the alerts. Shares are numbers from 0 to 1, durations are written as `15m`.
+
+    `temperature_above` is in °C, `running_below` and `queue_from` are numbers of requests, and `burn_fast` and
+    `burn_slow` are multiples of the budget's even rate.
+    """
 
     gpu_active_below: Share = 0.30
     gpu_active_above: Share = 0.95

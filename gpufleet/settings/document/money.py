@@ -19,8 +19,8 @@ class Unpriced(StrEnum):
 
 
 class Budget(Strict):
-    """The budget of the environment, in USD. `usd_per_hour_at_max`: highest allowed cost per hour with all pools at
-    their maximum."""
+    """The budget of the environment in USD per month. `usd_per_hour_at_max` is the highest allowed cost in USD per
+    hour when all pools are at their maximum."""
 
     usd_per_month: ExactDecimal
     usd_per_hour_at_max: ExactDecimal
@@ -31,7 +31,7 @@ class Budget(Strict):
 
 
 class PartBudget(Strict):
-    """The monthly budget of one pool or one team, in USD."""
+    """The budget of one pool or one team in USD per month. `thresholds` are shares of it, 0.5 for 50 %."""
 
     pool: str | None = None
     team: str | None = None
