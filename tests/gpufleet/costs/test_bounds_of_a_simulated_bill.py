@@ -183,8 +183,10 @@ class SimulatedFleet:
         following = min((one for one in self.passes if one > pass_time), default=self.now)
         if following - pass_time > HOUR or following == self.now:
             step = max(at - at % 1_800, self.begins)
+        elif pass_time < self.begins < following:  # the first reading applies from the start of the reservation
+            return self.elsewhere(following)
         else:
-            step = following if pass_time < self.begins else pass_time
+            step = pass_time
         used = sum(record.kind is RESERVED and record.alive(step) for record in self.records)
         return max(0, min(self.others[step % len(self.others)], self.count_at(step) - used))
 
