@@ -34,7 +34,7 @@ ODD: dict[str, Callable[[str], bytes]] = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_a_file_that_is_only_odd_reads_the_same(tmp_path: Path, odd: Callable[[str], bytes]) -> None:
+def test_unusual_but_valid_files_read_the_same(tmp_path: Path, odd: Callable[[str], bytes]) -> None:
     plain, other = tmp_path / "plain.csv", tmp_path / "other.csv"
     plain.write_text(MARKET)
     other.write_bytes(odd(MARKET))

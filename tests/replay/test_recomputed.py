@@ -103,7 +103,7 @@ class Script:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tokens_in_a_queue(seed: int) -> None:
+def test_late_tokens_match_the_plain_computation(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randrange(2, 60)
     tokens = [chance.choice([0, 3, 10, 40, 200]) for _ in range(count)]

@@ -60,7 +60,7 @@ def test_spot_markets(rule: str, name: str, answer: tuple[float, ...]) -> None:
         (7, (6.666667, 13, 13, 19.078947)),
     ],
 )
-def test_replicas_alone(tmp_path: Path, seed: int, answer: tuple[float, ...]) -> None:
+def test_single_replicas(tmp_path: Path, seed: int, answer: tuple[float, ...]) -> None:
     policy = IdlePolicy(
         window=10 * MINUTE, grace=10 * MINUTE, min_age=20 * MINUTE, stop_price=10 * MINUTE, max_stops_per_day=9.5
     )

@@ -28,7 +28,7 @@ def test_a_peak_is_the_highest_demand_of_its_window(demands: list[float], minute
         pytest.param(4.0, 6, id="four: three quarters of two on top"),
     ],
 )
-def test_peak_and_root(demand: float, replicas: int) -> None:
+def test_the_spare_grows_with_the_square_root_of_the_peak(demand: float, replicas: int) -> None:
     assert PeakRoot().target(0.0, demand, ready=8, running=8) == replicas
 
 

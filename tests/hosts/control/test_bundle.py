@@ -88,7 +88,7 @@ def test_doctor_checks_the_machine_without_the_embedded_cloud() -> None:
     assert [finding["name"] for finding in json.loads(done.stdout)] == ["python", "environment", "pulumi"]
 
 
-def test_it_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
+def test_a_bundle_runs_from_its_folder(made: bundle.Bundle, tmp_path: Path) -> None:
     """As on the machine: it runs through a link, and there is no clone."""
     with tarfile.open(made.path) as archive:
         archive.extractall(tmp_path / "release", filter="data")

@@ -107,7 +107,9 @@ WELL, BAD = "the new release is healthy", "the new release is not healthy"
         (rolled_back, "changed tables", BAD),
     ],
 )
-def test_killed_at_any_line(tmp_path: Path, change: Callable[[Host], None], tables: str, new: str) -> None:
+def test_a_release_change_killed_at_any_line_is_completed_or_rolled_back(
+    tmp_path: Path, change: Callable[[Host], None], tables: str, new: str
+) -> None:
     ends, pristine = set[str | None](), _prepared(tmp_path, change, tables, new)
     for line in range(MOST_LINES):
         host = _copied(pristine, tmp_path / "now")

@@ -100,7 +100,7 @@ def test_an_unhealthy_rollback_is_reverted(host: Host) -> None:
     assert chosen is not None and chosen.current == host.digests["two"]
 
 
-def test_a_missing_bundle(host: Host) -> None:
+def test_a_missing_bundle_is_an_error(host: Host) -> None:
     with pytest.raises(ReleaseError, match="cannot be staged"):
         host.releases.upgrade(UNKNOWN, NOW)
     assert host.machine.log == [] and host.staged == {"one"}

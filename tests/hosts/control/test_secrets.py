@@ -108,7 +108,7 @@ def test_manual_secrets_are_never_read_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "reference", ["", "ssm:", "xoxb-1-abc", "gcp-secret:slack", "gcp-secret:projects/p/secrets/"]
 )
-def test_an_invalid_reference(reference: str) -> None:
+def test_an_invalid_secret_reference_is_an_error(reference: str) -> None:
     with pytest.raises(CloudError, match="is not a supported secret reference"):
         secrets.read(reference, "us-east-1")
 

@@ -55,7 +55,7 @@ def settings(folder: Path, **changed: Any) -> alertmanager.AlertmanagerSettings:
 
 
 @needs_amtool
-def test_amtool_accepts_it(tmp_path: Path) -> None:
+def test_amtool_accepts_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
     path = tmp_path / "alertmanager.yml"
     path.write_text(alertmanager.render(settings(tmp_path)))

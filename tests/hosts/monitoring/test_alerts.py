@@ -265,7 +265,7 @@ def _run(folder: Path, cases: Sequence[Case], step: str) -> str:
 
 @needs_promtool
 @pytest.mark.parametrize("step", ["1m", "10m"])
-def test_every_case(tmp_path: Path, step: str) -> None:
+def test_alerts_fire_only_in_their_cases(tmp_path: Path, step: str) -> None:
     cases = [case for case in CASES if case.step == step]
     if together := _run(tmp_path, cases, step):
         each = [(case, _run(tmp_path, [case], step)) for case in cases]
@@ -291,7 +291,7 @@ def test_every_alert_has_a_section_in_the_runbook() -> None:
     assert sections >= {alert.name for alert in alerts(SETTINGS)}
 
 
-def test_names_are_unique() -> None:
+def test_names_of_alerts_and_recordings_are_unique() -> None:
     names = [alert.name for alert in alerts(SETTINGS)] + [rule.name for rule in recordings(RuleSettings())]
     assert len(names) == len(set(names))
 

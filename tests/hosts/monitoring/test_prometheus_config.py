@@ -42,7 +42,7 @@ needs_prometheus = pytest.mark.skipif(
 
 @needs_prometheus
 @pytest.mark.parametrize("node_exporter", [False, True], ids=["", "node exporter"])
-def test_promtool_accepts_it(node_exporter: bool, tmp_path: Path) -> None:
+def test_promtool_accepts_the_configuration(node_exporter: bool, tmp_path: Path) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(
         render(

@@ -92,7 +92,9 @@ MOUNT = ["mount", "-o", "noatime,nodiratime,discard"]
         ),
     ],
 )
-def test_the_commands(found: tuple[dict[str, Any], ...], wanted: list[list[str]]) -> None:
+def test_local_disks_are_striped_formatted_and_mounted_as_needed(
+    found: tuple[dict[str, Any], ...], wanted: list[list[str]]
+) -> None:
     assert commands(read_lsblk(devices(*found)), "/mnt/nvme") == wanted
 
 

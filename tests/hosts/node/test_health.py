@@ -29,7 +29,9 @@ def page(count: int, **more: float) -> list[Sample]:
         pytest.param(page(2, **{metrics.ECC_DOUBLE_BIT.name: 1}), 2, "double-bit ECC", False, id="ECC"),
     ],
 )
-def test_the_verdict(samples: list[Sample], expected: int | None, broken: str | None, unknown: bool) -> None:
+def test_the_health_of_gpus_is_judged_by_their_metrics(
+    samples: list[Sample], expected: int | None, broken: str | None, unknown: bool
+) -> None:
     report = judge(samples, expected)
     assert (report.broken is None) is (broken is None)
     assert (broken or "") in (report.broken or "")

@@ -156,16 +156,16 @@ def test_metrics_contain_the_reason_of_a_drain(servers: AgentServers) -> None:
     assert reasons == ['spot: "safer" zone']
 
 
-def test_the_health_page(servers: AgentServers) -> None:
+def test_the_agent_has_a_health_endpoint_and_refuses_others(servers: AgentServers) -> None:
     assert httpx.get(f"{servers.url}/healthz", timeout=60).status_code == 200
     assert httpx.get(f"{servers.url}/other", timeout=60).status_code == 404
     assert httpx.post(f"{servers.url}/other", content="", timeout=60).status_code == 404
     assert httpx.post(f"{servers.url}/status", content="", timeout=60).status_code == 405
 
 
-@pytest.mark.parametrize("face", ["http", "check"])
-def test_silent_connections_block_no_other_client(servers: AgentServers, face: str) -> None:
-    port = (servers.http if face == "http" else servers.check).server_address[1]
+@pytest.mark.parametrize("server", ["http", "check"])
+def test_silent_connections_block_no_other_client(servers: AgentServers, server: str) -> None:
+    port = (servers.http if server == "http" else servers.check).server_address[1]
     before = threading.active_count()
     with ExitStack() as stack:
         for _ in range(ServerLimits().connections + 40):

@@ -58,7 +58,7 @@ def test_an_invalid_value_is_named(tmp_path: Path, field: str, value: object, me
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "{"], ids=["no file", "empty", "a list", "cut"])
-def test_an_invalid_file(tmp_path: Path, text: str | None) -> None:
+def test_an_invalid_file_is_an_error_that_names_it(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "instance.json"
     if text is not None:
         file.write_text(text)

@@ -85,7 +85,7 @@ def test_a_switch_leaves_rotation_waits_for_requests_and_serves_the_new_revision
     assert machine.state.status()["switch_error"] is None
 
 
-def test_a_revision_that_does_not_run_is_taken_back(machine: Machine, fresh: str) -> None:
+def test_a_revision_that_does_not_run_is_rolled_back(machine: Machine, fresh: str) -> None:
     before = machine.state.digest
 
     def start(_name: str) -> UnitState:

@@ -101,7 +101,7 @@ def no_weights(path: Path) -> None:
         pytest.param(no_weights, "safetensors", id="no weights"),
     ],
 )
-def test_folders_that_become_no_model(model: Path, harm: Callable[[Path], None], message: str) -> None:
+def test_invalid_model_folders_are_refused(model: Path, harm: Callable[[Path], None], message: str) -> None:
     harm(model / SHARD)
     with pytest.raises(ManifestError, match=message):
         describe(model)

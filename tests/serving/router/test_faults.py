@@ -109,7 +109,7 @@ def test_a_configuration_that_haproxy_refuses_changes_nothing_and_is_reported(ro
     router.until(lambda: router.chat("gpt").status_code == 200, "the corrected one is in force")
 
 
-def test_a_full_disk_and_a_bug_of_ours_do_not_end_the_endpoint(router: Router) -> None:
+def test_a_full_disk_and_an_internal_error_do_not_stop_the_router(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
     router.ready()

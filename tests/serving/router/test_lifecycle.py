@@ -188,7 +188,7 @@ def test_a_vanished_document_and_a_failing_inventory_change_nothing(router: Rout
     assert any("keeping the last valid one" in line["error"] for line in router.log.of("problem"))
 
 
-def test_a_silent_agent_counts_as_maint_until_it_speaks(router: Router) -> None:
+def test_a_silent_agent_puts_its_replica_in_maintenance_until_it_responds(router: Router) -> None:
     router.fleet.written = document(CHAT)
     quiet = router.add("i-1")
     router.ready()
@@ -223,7 +223,7 @@ def test_requests_before_the_first_server_check_wait_for_it(router: Router, tmp_
         again.stop(0)
 
 
-def test_haproxy_that_died_comes_back(router: Router) -> None:
+def test_a_killed_haproxy_is_restarted(router: Router) -> None:
     import os
     import signal
 

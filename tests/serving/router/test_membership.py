@@ -122,7 +122,9 @@ def test_a_removal_that_the_agent_undid_is_repeated() -> None:
     ],
     ids=["silent", "not-yet", "speaks", "down-anyway"],
 )
-def test_a_silent_agent(status: str, agent: str, seconds: float, silenced: bool) -> None:
+def test_a_server_is_removed_when_its_agent_stays_silent(
+    status: str, agent: str, seconds: float, silenced: bool
+) -> None:
     shown = [server("i-1", status=status, agent_status=agent)]
     _, memory = plan([replica("i-1")], shown, MembershipState(), rules=RULES, now=0)
     changes, _ = plan([replica("i-1")], shown, memory, rules=RULES, now=seconds)
@@ -216,7 +218,9 @@ def test_a_failing_replica_is_excluded_longer_each_time() -> None:
     [(100, 49, False), (100, 50, True), (4, 4, False), (5, 5, True), (0, 0, False)],
     ids=["few", "half", "too-few", "all", "nothing"],
 )
-def test_when_errors_count(total: int, errors: int, is_excluded: bool) -> None:
+def test_a_replica_is_excluded_from_five_errors_and_half_of_its_responses(
+    total: int, errors: int, is_excluded: bool
+) -> None:
     _, memory = judge([server("i-1"), server("i-2")], BreakerMemory(), BREAKER, 0)
     changes, _ = judge([server("i-1", total=total, errors=errors), server("i-2")], memory, BREAKER, 1)
     assert bool(changes) is is_excluded

@@ -255,7 +255,7 @@ def test_smuggled_requests_are_refused(steady: Router, head: bytes) -> None:
     assert steady.replicas["i-1"].does.requests == before
 
 
-def test_two_routers_agree_and_either_may_die(tmp_path: Path) -> None:
+def test_two_routers_agree_and_either_may_be_killed(tmp_path: Path) -> None:
     fleet = FakeFleet()
     with running(tmp_path / "a", fleet) as first, running(tmp_path / "b", fleet) as second:
         fleet.written = document(CHAT)

@@ -209,7 +209,7 @@ def test_an_encoder_has_no_cache() -> None:
         ),
     ],
 )
-def test_what_is_not_known_is_refused(config: dict[str, Any], message: str) -> None:
+def test_unknown_or_invalid_model_configurations_are_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(SizingError, match=message):
         families.read(config)
 
@@ -282,7 +282,9 @@ def test_encoders_of_images_are_counted_fully_on_every_gpu(name: str) -> None:
         ),
     ],
 )
-def test_what_fits(config: dict[str, Any], gib: float, gpu: str, wanted: FitRequest, fits: bool) -> None:
+def test_models_fit_on_gpus_with_enough_memory(
+    config: dict[str, Any], gib: float, gpu: str, wanted: FitRequest, fits: bool
+) -> None:
     answer = fit(families.read(config), weights(gib), catalogue.gpu(gpu), wanted)
     assert answer.fits is fits, answer.reason
     assert answer.reason
