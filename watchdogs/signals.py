@@ -1,4 +1,4 @@
-"""Evidence from a metrics store: two queries for all instances of an environment.
+"""Evidence from a metrics store: three queries for all instances of an environment.
 
 Each query is a union of aggregations, distinguished by the label `stat`, so that five thousand instances cost as many
 calls as one. Aggregation is by the label `instance_id`, which the scrape configuration sets.
@@ -6,13 +6,16 @@ calls as one. Aggregation is by the label `instance_id`, which the scrape config
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.evidence import EngineEvidence, Evidence, GpuEvidence
 from serving import metrics
+from serving.engines import CONTRACTS, EngineKind
+from serving.engines.contract import Contract
+from serving.engines.reading import unknown
 from watchdogs.ports import Metrics
 
 _STAT: Final = "stat"
@@ -34,6 +37,7 @@ class SeriesSelector:
     """Matchers, as `environment="prod"`."""
     engine_job: str = metrics.Source.ENGINE
     gpu_job: str = metrics.Source.DCGM
+    node_job: str = metrics.Source.NODE
 
 
 def of_environment(environment: str) -> SeriesSelector:
@@ -46,11 +50,16 @@ def gather(store: Metrics, series: SeriesSelector, window: timedelta, now: datet
     engine_every, gpu_every = _interval(store, series.engine_job), _interval(store, series.gpu_job)
     engine = _ask(store, engine_query(series, window, engine_every), now)
     gpu = _ask(store, gpu_query(series, window, gpu_every), now)
+    unknown_engines = _unknown_engines(store, series, window, now)
     return {
         instance: Evidence(
             window=window,
             interval=max(engine_every, gpu_every),
-            engine=_engine(engine[instance], window, engine_every, now) if instance in engine else None,
+            engine=(
+                replace(_engine(engine[instance], window, engine_every, now), unknown=unknown_engines.get(instance))
+                if instance in engine
+                else None
+            ),
             gpu=_gpu(gpu[instance], window, gpu_every, now) if instance in gpu else None,
         )
         for instance in engine.keys() | gpu.keys()
@@ -187,6 +196,43 @@ def gpu_query(series: SeriesSelector, window: timedelta, interval: timedelta) ->
             "milliwatts": f"max by (instance_id) ({_power(energy, window, interval)})",
         }
     )
+
+
+def _unknown_engines(store: Metrics, series: SeriesSelector, window: timedelta, now: datetime) -> dict[str, str]:
+    """By instance: why the numbers of its engine prove nothing, from what its agent reports.
+
+    An agent of release 0.1 does not report its engine. It runs a vLLM release whose contract applies.
+    """
+    chosen = f'{{job="{series.node_job}",{series.labels}}}'
+    query = _union(
+        {
+            "engine": f"max by (instance_id, kind, version) ({metrics.NODE_ENGINE_INFO}{chosen})",
+            "missing": f"max by (instance_id, name) ({metrics.NODE_ENGINE_MISSING}{chosen})",
+        }
+    )
+    engines: dict[str, tuple[str, str]] = {}
+    missing: dict[str, list[str]] = {}
+    for labels, _ in store.query(query, now):
+        instance = labels.get("instance_id", "")
+        match labels.get(_STAT):
+            case "engine":
+                engines[instance] = (labels.get("kind", ""), labels.get("version", ""))
+            case "missing":
+                missing.setdefault(instance, []).append(labels.get("name", ""))
+            case _:
+                continue
+    found = {
+        instance: unknown(_contract(kind), version or None, sorted(missing.get(instance, ())), window)
+        for instance, (kind, version) in engines.items()
+    }
+    return {instance: reason for instance, reason in found.items() if reason is not None}
+
+
+def _contract(kind: str) -> Contract | None:
+    try:
+        return CONTRACTS[EngineKind(kind)]
+    except ValueError:
+        return None
 
 
 def highest_active(labels: str, window: timedelta) -> str:

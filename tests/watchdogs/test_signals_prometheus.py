@@ -57,9 +57,25 @@ def _dcgm(active: float, name: str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", frozen: bo
     return page
 
 
+def _agent(kind: str, version: str, missing: str = "") -> Page:
+    lines = [f'gpufleet_node_engine_info{{kind="{kind}",version="{version}"}} 1\n']
+    if missing:
+        lines.append(f'gpufleet_node_engine_missing{{name="{missing}"}} 1\n')
+    return lambda _: "".join(lines)
+
+
 PAGES: Mapping[tuple[str, str], Page] = {
     ("engine", "i-idle"): _engine(0, lambda _: 100),
     ("dcgm", "i-idle"): _dcgm(0.0),
+    ("node", "i-idle"): _agent("vllm", "0.32.0"),
+    ("engine", "i-new-release"): _engine(0, lambda _: 100),
+    ("node", "i-new-release"): _agent("vllm", "9.1.0"),
+    ("engine", "i-new-engine"): _engine(0, lambda _: 100),
+    ("node", "i-new-engine"): _agent("other", "1.0.0"),
+    ("engine", "i-lacks-a-name"): _engine(0, lambda _: 100),
+    ("node", "i-lacks-a-name"): _agent("vllm", "0.32.0", "vllm:num_requests_waiting"),
+    ("engine", "i-no-release"): _engine(0, lambda _: 100),
+    ("node", "i-no-release"): _agent("vllm", ""),
     ("engine", "i-busy"): _engine(2, lambda at: 100 + 10 * at),
     ("dcgm", "i-busy"): _dcgm(0.6),
     ("engine", "i-renamed"): _engine(0, lambda _: 100),
@@ -84,10 +100,10 @@ def _history() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Evidence]]:
-    """Evidence of six instances, each with its own manner."""
+    """Evidence of instances, each with its own manner."""
     folder: Path = tmp_path_factory.mktemp("prometheus")
     (folder / "history.om").write_text("\n".join((*_history(), "# EOF", "")))
-    jobs = [{"job_name": job} for job in ("engine", "dcgm")]
+    jobs = [{"job_name": job} for job in ("engine", "dcgm", "node")]
     (folder / "prometheus.yml").write_text(
         yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs})
     )
@@ -118,6 +134,25 @@ def test_an_idle_instance_is_well_covered_and_flat(evidence: dict[str, Evidence]
     assert (idle.gpu.active_max, idle.gpu.active_min, idle.gpu.util_max) == (0, 0, 0)
     assert idle.gpu.energy_changes is not None and idle.gpu.energy_changes > 0
     assert idle.gpu.watts_max == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("instance", "reason"),
+    [
+        pytest.param("i-idle", None, id="a release that the contract covers"),
+        pytest.param("i-busy", None, id="an agent of release 0.1, which reports no engine"),
+        pytest.param("i-new-release", "vLLM 9.1.0: the contract covers 0.11.1 or later, before 0.33.0", id="release"),
+        pytest.param("i-new-engine", "its engine is not known", id="engine"),
+        pytest.param("i-lacks-a-name", "vLLM 0.32.0 does not report vllm:num_requests_waiting", id="name"),
+        pytest.param("i-no-release", "the release of vLLM is not known", id="no release"),
+    ],
+)
+def test_an_engine_without_a_contract_is_unknown(
+    evidence: dict[str, Evidence], instance: str, reason: str | None
+) -> None:
+    found = evidence[instance].engine
+    assert found is not None
+    assert found.unknown == reason
 
 
 def test_a_busy_engine_next_to_an_idle_one_is_detected(evidence: dict[str, Evidence]) -> None:
