@@ -15,7 +15,7 @@ from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.settings.document import FleetDocument
-from serving import engine
+from serving import engine_container
 from serving.router.keys import ApiKey, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
 
@@ -180,6 +180,6 @@ def _engine_key(place: str, region: str) -> str:
     A value that is not an engine key, for example another secret, must not be sent to an engine.
     """
     key = secrets.read(place, region).strip()
-    if not engine.is_key(key):
-        raise OSError(f"{place}: {engine.NO_KEY}")
+    if not engine_container.is_key(key):
+        raise OSError(f"{place}: {engine_container.NO_KEY}")
     return key

@@ -68,7 +68,7 @@ FILES: Final = (
     "serving/cache/store.py",
     "serving/cache/sync.py",
     "serving/cache/threads.py",
-    "serving/engine.py",
+    "serving/engine_container.py",
     "serving/engines/__init__.py",
     "serving/engines/contract.py",
     "serving/engines/dynamo.py",

@@ -8,7 +8,7 @@ from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import ModelSettings, PoolSettings, Settings
 from gpufleet.settings.problems import Problem
-from serving.engine import wrong_arguments
+from serving.engine_container import wrong_arguments
 from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
 
 SHORTEST_START: Final = timedelta(seconds=10)

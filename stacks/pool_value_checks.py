@@ -10,7 +10,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.domain.secrets import find_secrets, names_secret
 from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
-from serving.engine import ArgumentError, check_environment
+from serving.engine_container import ArgumentError, check_environment
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """Values that switch an option on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`). They are not secrets, whatever the

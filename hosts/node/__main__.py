@@ -26,7 +26,7 @@ from hosts.node.ports import CloudSide, StepError
 from hosts.node.state import NodeState
 from hosts.node.switch import FOLLOW, RevisionSwitch
 from hosts.node.systemd import Systemd, run
-from serving import engine as engines
+from serving import engine_container
 from serving.cache import sync
 from serving.cache.disk import Cache, CacheError
 from serving.engines import CONTRACTS
@@ -110,13 +110,13 @@ def unit(program: Path) -> str:
         "Wants=network-online.target",
         "After=network-online.target",
         # The agent starts before the engine, so it stops after it: at shutdown it reports the drain to the end.
-        f"Before={engines.UNIT}",
+        f"Before={engine_container.UNIT}",
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
         "Type=exec",
-        *(f"Environment={engines.quote(pair)}" for pair in given),
-        f"ExecStart={engines.quote(sys.executable)} {engines.quote(str(program))} run",
+        *(f"Environment={engine_container.quote(pair)}" for pair in given),
+        f"ExecStart={engine_container.quote(sys.executable)} {engine_container.quote(str(program))} run",
         "Restart=always",
         "RestartSec=2",
         "KillMode=mixed",
@@ -140,7 +140,7 @@ def serve(root: Path) -> int:
     state.engine_stops = stop_marker.path_of(root)
     log.info("process", outcome="started", phase=state.phase)
     engine = HttpEngine(
-        f"http://{cloud.address}:{engines.PORT}", settings.served_name, CONTRACTS[settings.engine.kind]
+        f"http://{cloud.address}:{engine_container.PORT}", settings.served_name, CONTRACTS[settings.engine.kind]
     )
     services = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
     agent = Agent(settings=settings, services=services, state=state, power_off=lambda: _power_off(log))

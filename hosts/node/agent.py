@@ -13,10 +13,10 @@ from hosts.node.boot import NodeServices
 from hosts.node.drain import DrainStep, Order, Scene, is_quiet, merge, next_move
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
 from hosts.node.state import NodeState
-from serving import engine as engines
+from serving import engine_container
 from serving.instance_settings import InstanceSettings
 
-SETTLE: Final = engines.STOP_DELAY
+SETTLE: Final = engine_container.STOP_DELAY
 """How long the engine must be idle in a drain after each router is notified: a request may be in transit."""
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
@@ -125,7 +125,7 @@ class Agent:
         """Return the state of the engine's unit. Query systemd, which costs a process, only when it can matter."""
         if self.state.has_served and load is not None and self._stopping_since is None:
             return UnitState.ACTIVE
-        return self.services.units.state(engines.UNIT)
+        return self.services.units.state(engine_container.UNIT)
 
     def _do(self, move: DrainStep, order: Order, now: datetime, load: EngineLoad | None) -> None:
         match move:
@@ -137,10 +137,10 @@ class Agent:
                     self.state.counters.requests_cut += int(load.running + load.waiting)
                 self.state.log.info("engine", outcome="stopping", requests_cut=self.state.counters.requests_cut)
                 stop_marker.mark(self.services.root)
-                self.services.units.stop(engines.UNIT)
+                self.services.units.stop(engine_container.UNIT)
             case DrainStep.KILL:
                 self.state.log.warning("engine", outcome="killed")
-                self.services.units.kill(engines.UNIT)
+                self.services.units.kill(engine_container.UNIT)
             case DrainStep.FINISH:
                 self.state.requests_running = 0
                 self.state.enter(Phase.DRAINED)
@@ -178,7 +178,7 @@ class Agent:
 
     def _repair(self, now: datetime, unwell_since: datetime) -> None:
         """Restart an engine that systemd no longer restarts. Fail the instance after too many starts or too long."""
-        unit_state = self.services.units.state(engines.UNIT)
+        unit_state = self.services.units.state(engine_container.UNIT)
         starts = self.state.counters.engine_starts
         if unit_state in (UnitState.FAILED, UnitState.INACTIVE):
             self.state.log.error("engine", outcome="crashed", starts=starts)
@@ -187,7 +187,7 @@ class Agent:
                 return
             self.state.counters.engine_starts += 1
             try:
-                self.services.units.start(engines.UNIT)
+                self.services.units.start(engine_container.UNIT)
             except StepError as error:
                 self.state.warn("engine", str(error))
             else:

@@ -14,7 +14,7 @@ from hosts.node import disks, driver, engine_key, health, stop_marker
 from hosts.node.log import timed
 from hosts.node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
 from hosts.node.state import BootStep, NodeState
-from serving import engine as engines
+from serving import engine_container
 from serving.cache.approval import check_approved
 from serving.cache.disk import Cache, CacheError, NoSpaceError
 from serving.cache.manifest import ManifestError
@@ -218,7 +218,7 @@ class BootSequence:
         """Return the text of the engine's unit. Raises HopelessError for invalid engine arguments."""
         assert self._model is not None
         settings = self.settings
-        serve = engines.Serve(
+        serve = engine_container.Serve(
             kind=settings.engine.kind,
             image=settings.engine.image,
             model_path=PurePosixPath(self._model),
@@ -233,31 +233,31 @@ class BootSequence:
             devices = [
                 device for device in ("/dev/infiniband",) if (self.services.root / device.lstrip("/")).exists()
             ]
-            return engines.engine_unit(
+            return engine_container.engine_unit(
                 serve,
                 cache_dir=PurePosixPath(self.cache_root),
                 key_file=PurePosixPath(engine_key.key_path(self.services.root)),
                 stopping_file=PurePosixPath(stop_marker.path_of(self.services.root)),
                 devices=devices,
             )
-        except engines.ArgumentError as error:
+        except engine_container.ArgumentError as error:
             raise HopelessError(str(error)) from error
 
     def _engine(self, deadline: datetime) -> None:
         units = self.services.units
         self._exporter()
         another_key = engine_key.write_key(self.services.root, self.settings.engine.kind, self._engine_key())
-        changed = units.install(engines.UNIT, self.engine_unit()) or another_key
-        state = units.state(engines.UNIT)
+        changed = units.install(engine_container.UNIT, self.engine_unit()) or another_key
+        state = units.state(engine_container.UNIT)
         if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
             # The revision, key or arguments changed: stop the running engine first.
             self.state.log.info("engine", outcome="stopping", detail="its unit or key changed")
-            units.stop(engines.UNIT)
-            self._wait_for(engines.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
+            units.stop(engine_container.UNIT)
+            self._wait_for(engine_container.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
             state = UnitState.INACTIVE
         if state not in (UnitState.ACTIVE, UnitState.ACTIVATING):
             self._check_not_draining()
-            units.start(engines.UNIT)
+            units.start(engine_container.UNIT)
             self.state.counters.engine_starts += 1
             self.state.log.info("engine", outcome="started", starts=self.state.counters.engine_starts)
         self._node_exporter()
@@ -265,11 +265,11 @@ class BootSequence:
         while not self.services.engine.healthy():
             look += 1
             # A systemd query costs a process; a query of the engine costs almost nothing.
-            if look % _LOOKS_PER_STATE == 0 and units.state(engines.UNIT) is UnitState.FAILED:
+            if look % _LOOKS_PER_STATE == 0 and units.state(engine_container.UNIT) is UnitState.FAILED:
                 self.state.log.error("engine", outcome="crashed", starts=self.state.counters.engine_starts)
                 hint = driver.suspicion(driver.installed(self.services.root))
                 raise StepError(
-                    f"the engine stopped during its start; the journal of {engines.UNIT} has its log{hint}"
+                    f"the engine stopped during its start; the journal of {engine_container.UNIT} has its log{hint}"
                 )
             if self.state.now() >= deadline:
                 raise StepError("the engine did not become healthy within its time limit")
@@ -285,21 +285,23 @@ class BootSequence:
             except OSError as error:
                 raise StepError(f"the engine's key cannot be read: {error}") from error
             hide(key)
-            if not engines.is_key(key):
-                raise StepError(f"{place}: {engines.NO_KEY}")
+            if not engine_container.is_key(key):
+                raise StepError(f"{place}: {engine_container.NO_KEY}")
             self._key = key
         return self._key
 
     def _exporter(self) -> None:
         """Start the GPU exporter for the watchdogs. If it fails, the instance serves and shows a warning."""
-        text = engines.dcgm_unit(self.settings.dcgm_image, host=self.services.cloud.address)
-        self._start_second_unit(engines.DCGM_UNIT, text, warning="exporter")
+        text = engine_container.dcgm_unit(self.settings.dcgm_image, host=self.services.cloud.address)
+        self._start_second_unit(engine_container.DCGM_UNIT, text, warning="exporter")
 
     def _node_exporter(self) -> None:
         """Start the exporter of host metrics, if the settings enable it. Operators use these metrics."""
         if self.settings.node_exporter_image is not None:
-            text = engines.node_exporter_unit(self.settings.node_exporter_image, host=self.services.cloud.address)
-            self._start_second_unit(engines.NODE_EXPORTER_UNIT, text, warning="node exporter")
+            text = engine_container.node_exporter_unit(
+                self.settings.node_exporter_image, host=self.services.cloud.address
+            )
+            self._start_second_unit(engine_container.NODE_EXPORTER_UNIT, text, warning="node exporter")
 
     def _start_second_unit(self, unit: str, text: str, *, warning: str) -> None:
         """Start a unit that the engine does not need. An error becomes a warning of the instance."""

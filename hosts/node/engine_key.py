@@ -4,13 +4,13 @@ from pathlib import Path
 
 from gpufleet.domain.files import write_private
 from hosts.node.ports import StepError
-from serving import engine as engines
+from serving import engine_container
 from serving.engines import CONTRACTS, EngineKind
 
 
 def key_path(root: Path) -> Path:
     """Return the path of the key file below the path prefix `root`."""
-    return root / engines.KEY_FILE.relative_to("/")
+    return root / engine_container.KEY_FILE.relative_to("/")
 
 
 def write_key(root: Path, kind: EngineKind, key: str) -> bool:

@@ -82,7 +82,7 @@ class NodeState:
         self.switch_error: str | None = None
         """Why the last revision switch failed or was rolled back."""
         self.engine_stops: Path | None = None
-        """A file that exists while systemd stops the engine, for whatever reason (`engines.STOPPING_FILE`)."""
+        """A file that exists while systemd stops the engine for any reason (`engine_container.STOPPING_FILE`)."""
         self._file = file
         self._routers: dict[str, _Asker] = {}
         self._lock = threading.RLock()

@@ -3,12 +3,12 @@
 from contextlib import suppress
 from pathlib import Path
 
-from serving import engine as engines
+from serving import engine_container
 
 
 def path_of(root: Path) -> Path:
     """Return the path of the marker file below the path prefix `root`."""
-    return root / engines.STOPPING_FILE.relative_to("/")
+    return root / engine_container.STOPPING_FILE.relative_to("/")
 
 
 def mark(root: Path) -> None:

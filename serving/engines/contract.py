@@ -178,7 +178,7 @@ class StopMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class EngineDrain:
     """How an engine ends its requests. Routers are notified first in every case."""
 
     stop: StopMode
@@ -201,7 +201,7 @@ class Contract:
     evidence: EngineEvidenceRule
     tokens: TokenRecord
     probes: Probes
-    drain: Drain
+    drain: EngineDrain
     sources: tuple[str, ...]
     """Where the facts are from: files of the engine's repository with their commit or release, or recorded pages."""
     key_variable: str | None = None

@@ -10,7 +10,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -66,7 +66,7 @@ CONTRACT: Final = Contract(
         error="output exact while the frontend runs; input is the sum of a histogram, counted when a request ends",
     ),
     probes=Probes(alive="/live", shows_drain=True),
-    drain=Drain(stop=StopMode.FINISHES),
+    drain=EngineDrain(stop=StopMode.FINISHES),
     sources=(
         "lib/runtime/src/metrics/prometheus_names.rs of ai-dynamo/dynamo",
         "docs/observability/metrics_examples/fe.log of ai-dynamo/dynamo: a page of a running frontend",

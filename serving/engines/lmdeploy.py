@@ -10,7 +10,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -74,6 +74,6 @@ CONTRACT: Final = Contract(
         error="exact while the engine runs; cached tokens of requests that did not finish are not counted",
     ),
     probes=Probes(alive="/health", alive_status="status=healthy", metrics_need_key=True),
-    drain=Drain(stop=StopMode.FINISHES),
+    drain=EngineDrain(stop=StopMode.FINISHES),
     sources=("lmdeploy/metrics/loggers.py of InternLM/lmdeploy from v0.9.2 to v0.16.0",),
 )

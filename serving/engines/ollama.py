@@ -4,7 +4,7 @@ from typing import Final
 
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     Probes,
@@ -25,6 +25,6 @@ CONTRACT: Final = Contract(
         error="only of requests that passed through the router: the engine counts nothing",
     ),
     probes=Probes(alive="/", version="/api/version", metrics=None),
-    drain=Drain(stop=StopMode.CUTS),
+    drain=EngineDrain(stop=StopMode.CUTS),
     sources=("server/routes.go of ollama/ollama at fb30760",),
 )

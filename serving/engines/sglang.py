@@ -12,7 +12,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -115,7 +115,7 @@ CONTRACT: Final = Contract(
         per_adapter=True,
     ),
     probes=Probes(alive="/ready", version="/v1/loads", version_needs_key=True, shows_drain=True),
-    drain=Drain(stop=StopMode.FINISHES_AND_ACCEPTS, abort="/abort_request", abort_body='{"abort_all": true}'),
+    drain=EngineDrain(stop=StopMode.FINISHES_AND_ACCEPTS, abort="/abort_request", abort_body='{"abort_all": true}'),
     sources=(
         "srt/observability and srt/managers of the packages of SGLang 0.5.1 to 0.5.23",
         "pages of a running SGLang 0.5.23 server: idle, busy, with a queue",

@@ -5,7 +5,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -64,6 +64,6 @@ CONTRACT: Final = Contract(
         error="input includes requests that failed later: too high; output excludes them: too low",
     ),
     probes=Probes(alive="/health", version="/info"),
-    drain=Drain(stop=StopMode.FINISHES),
+    drain=EngineDrain(stop=StopMode.FINISHES),
     sources=("router and launcher of huggingface/text-generation-inference at db931fc",),
 )

@@ -11,7 +11,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -91,7 +91,7 @@ CONTRACT: Final = Contract(
         error="only of models of the TensorRT-LLM backend, counted when a request ends",
     ),
     probes=Probes(alive="/v2/health/ready", version="/v2", metrics_port=8002, shows_drain=True),
-    drain=Drain(stop=StopMode.FINISHES),
+    drain=EngineDrain(stop=StopMode.FINISHES),
     sources=(
         "docs/user_guide/metrics.md of triton-inference-server/server at e1db8a6",
         "pages of a running Triton 2.51.0 server: idle, busy",

@@ -11,7 +11,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -70,6 +70,6 @@ CONTRACT: Final = Contract(
     ),
     # its `/metrics` is another document, and reading that one empties it
     probes=Probes(alive="/health", version="/version", metrics="/prometheus/metrics"),
-    drain=Drain(stop=StopMode.CUTS),
+    drain=EngineDrain(stop=StopMode.CUTS),
     sources=("tensorrt_llm/metrics/collector.py and tensorrt_llm/serve/openai_server.py of NVIDIA/TensorRT-LLM",),
 )

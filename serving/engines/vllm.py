@@ -5,7 +5,7 @@ from typing import Final
 from serving import metrics
 from serving.engines.contract import (
     Contract,
-    Drain,
+    EngineDrain,
     EngineEvidenceRule,
     EngineKind,
     EngineSeries,
@@ -67,7 +67,7 @@ CONTRACT: Final = Contract(
         per_adapter=True,
     ),
     probes=Probes(alive="/health", version="/version"),
-    drain=Drain(stop=StopMode.FINISHES),
+    drain=EngineDrain(stop=StopMode.FINISHES),
     key_variable="VLLM_API_KEY",
     launchable=True,
     sources=(

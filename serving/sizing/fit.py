@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpufleet.domain.catalogue import Gpu
-from serving.engine import VllmOptions
+from serving.engine_container import VllmOptions
 from serving.sizing.decoding import drafting, speculation
 from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout
 from serving.sizing.model import Attention, ModelShape, SizingError, Weights

@@ -7,7 +7,7 @@ import pytest
 from localcloud.machines.image.docker import UsageError, command, parse_run, program
 from localcloud.machines.image.owners import without_owners
 
-from serving import engine
+from serving import engine_container
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_incomplete_command_is_refused(given: list[str]) -> None:
 
 
 def test_exporter_unit_is_parsed(tmp_path: Path) -> None:
-    text = engine.dcgm_unit("gpu-fleet/dcgm-exporter@sha256:ab", host="127.16.1.4")
+    text = engine_container.dcgm_unit("gpu-fleet/dcgm-exporter@sha256:ab", host="127.16.1.4")
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
     assert run.name == "gpufleet-dcgm"
@@ -64,7 +64,7 @@ def test_exporter_unit_is_parsed(tmp_path: Path) -> None:
 
 
 def test_node_exporter_unit_is_parsed_and_reads_the_files_of_the_machine(tmp_path: Path) -> None:
-    text = engine.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
+    text = engine_container.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
     assert run.name == "gpufleet-node-exporter"

@@ -11,7 +11,7 @@ import yaml
 from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.toolchain.folders import ROOT
-from serving.engine import FLAGS, Serve, serve_arguments
+from serving.engine_container import FLAGS, Serve, serve_arguments
 from serving.engines import EngineKind
 from serving.sizing import families
 from serving.sizing.fit import FitRequest, smallest_fit

@@ -10,7 +10,7 @@ from gpufleet.clouds.aws.bootstrap import Foundation, account_of, foundation, pu
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
-from serving import engine
+from serving import engine_container
 from tests.fixtures.moto_account import moto_account
 from tests.fixtures.networks import served
 
@@ -43,7 +43,7 @@ def test_all_resources_are_created_once(endpoint: str, region: str) -> None:
     assert make_all(calls, wanted) == [False] * 4
     made = {name: secret(calls, name) for name in (wanted.engine_key, wanted.order_key)}
     assert {one["Type"] for one in made.values()} == {"SecureString"}
-    assert engine.is_key(made[wanted.engine_key]["Value"])
+    assert engine_container.is_key(made[wanted.engine_key]["Value"])
     signer = OrderKey(made[wanted.order_key]["Value"])
     assert public_key(calls, wanted) == signer.public
     assert signer.public.modulus.bit_length() == 3072

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from hosts.node.ports import StepError, UnitState
-from serving import engine as engines
+from serving import engine_container
 from tests.fixtures.node.fake_node import Machine, settings
 
 
@@ -30,7 +30,7 @@ def test_a_boot_runs_its_steps_in_order_and_reports_them(machine: Machine) -> No
     assert machine.engine.warm_ups == 1
     served = machine.root / "mnt/nvme/models" / f"chat@{status['model_digest']}"
     assert (served / "config.json").is_file()
-    assert f" serve {served} " in machine.units.texts[engines.UNIT]
+    assert f" serve {served} " in machine.units.texts[engine_container.UNIT]
 
 
 def test_a_restarted_agent_leaves_a_healthy_engine_alone(machine: Machine) -> None:
@@ -38,7 +38,7 @@ def test_a_restarted_agent_leaves_a_healthy_engine_alone(machine: Machine) -> No
     machine.restart_agent()
     assert machine.boot.run()
     assert machine.state.agent_check() == "up ready"
-    assert machine.units.calls.count(("start", engines.UNIT)) == 1
+    assert machine.units.calls.count(("start", engine_container.UNIT)) == 1
     assert machine.disks.prepared == ["/mnt/nvme"]
 
 
@@ -48,7 +48,7 @@ def test_a_rebooted_machine_boots_again(machine: Machine) -> None:
     machine.restart_agent()
     assert machine.state.phase is Phase.BOOTING
     assert machine.boot.run()
-    assert machine.units.calls.count(("start", engines.UNIT)) == 2
+    assert machine.units.calls.count(("start", engine_container.UNIT)) == 2
     assert machine.disks.prepared == ["/mnt/nvme"] * 2
 
 
@@ -75,10 +75,10 @@ def test_a_step_that_keeps_failing_ends_the_boot_and_later_the_instance(machine:
 
 
 def test_an_engine_that_ends_while_it_loads_is_restarted_within_its_limit(machine: Machine) -> None:
-    machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
+    machine.units.on_start = lambda name: UnitState.FAILED if name == engine_container.UNIT else UnitState.ACTIVE
     assert not machine.boot.run()
     assert "stopped during its start" in machine.state.status()["error"]
-    assert machine.units.calls.count(("start", engines.UNIT)) == 6
+    assert machine.units.calls.count(("start", engine_container.UNIT)) == 6
 
 
 def test_an_engine_that_never_becomes_healthy_fails_at_its_limit(machine: Machine) -> None:
@@ -105,7 +105,7 @@ def test_invalid_engine_arguments_fail_without_a_retry(bucket: Path, tmp_path: P
 
 def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Machine) -> None:
     def refuse(name: str) -> UnitState:
-        if name == engines.DCGM_UNIT:
+        if name == engine_container.DCGM_UNIT:
             raise StepError("docker: no such image")
         return UnitState.ACTIVE
 
@@ -116,7 +116,7 @@ def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Ma
 
 def test_a_node_exporter_runs_only_if_the_settings_enable_it(machine: Machine) -> None:
     assert machine.boot.run()
-    assert engines.NODE_EXPORTER_UNIT not in machine.units.texts
+    assert engine_container.NODE_EXPORTER_UNIT not in machine.units.texts
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["it starts", "it does not"])
@@ -125,39 +125,45 @@ def test_a_node_exporter_is_optional(bucket: Path, tmp_path: Path, refused: bool
     machine = Machine(root=tmp_path, bucket=bucket, settings=wants)
 
     def refuse(name: str) -> UnitState:
-        if refused and name == engines.NODE_EXPORTER_UNIT:
+        if refused and name == engine_container.NODE_EXPORTER_UNIT:
             raise StepError("docker: no such image")
         return UnitState.ACTIVE
 
     machine.units.on_start = refuse
     assert machine.boot.run()
     assert machine.state.agent_check() == "up ready"
-    assert f"{machine.cloud.address}:9100" in machine.units.texts[engines.NODE_EXPORTER_UNIT]
+    assert f"{machine.cloud.address}:9100" in machine.units.texts[engine_container.NODE_EXPORTER_UNIT]
     started = [name for _, name in machine.units.calls]
-    assert started.index(engines.UNIT) < started.index(engines.NODE_EXPORTER_UNIT), "the engine waits for nothing"
+    assert started.index(engine_container.UNIT) < started.index(engine_container.NODE_EXPORTER_UNIT), (
+        "the engine waits for nothing"
+    )
     warning = machine.state.status()["warnings"].get("node exporter", "")
     assert ("no such image" in warning) == refused
 
 
 def test_another_revision_restarts_the_engine(machine: Machine) -> None:
     machine.boot.run()
-    machine.units.texts[engines.UNIT] = "another text"
+    machine.units.texts[engine_container.UNIT] = "another text"
     machine.engine.silent = True
     machine.restart_agent()
     machine.boot.services.sleep = lambda _s: setattr(machine.engine, "silent", False)
     assert machine.boot.run()
-    calls = [call for call in machine.units.calls if call[1] == engines.UNIT]
-    assert calls == [("start", engines.UNIT), ("stop", engines.UNIT), ("start", engines.UNIT)]
+    calls = [call for call in machine.units.calls if call[1] == engine_container.UNIT]
+    assert calls == [
+        ("start", engine_container.UNIT),
+        ("stop", engine_container.UNIT),
+        ("start", engine_container.UNIT),
+    ]
 
 
 def test_the_agent_restarts_a_failed_engine_and_finally_fails_the_instance(machine: Machine) -> None:
     machine.boot.run()
-    machine.units.states[engines.UNIT] = UnitState.FAILED
+    machine.units.states[engine_container.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=5))
     assert machine.state.ready
-    assert machine.units.calls.count(("start", engines.UNIT)) == 2
+    assert machine.units.calls.count(("start", engine_container.UNIT)) == 2
     machine.units.on_start = lambda _name: UnitState.FAILED
-    machine.units.states[engines.UNIT] = UnitState.FAILED
+    machine.units.states[engine_container.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=20))
     assert machine.state.phase is Phase.FAILED
 

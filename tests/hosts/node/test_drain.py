@@ -17,7 +17,7 @@ from hosts.node import stop_marker
 from hosts.node.drain import DrainStep, Order, Scene, merge, next_move
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from hosts.node.state import NodeState
-from serving import engine as engines
+from serving import engine_container
 from tests.fixtures.node.fake_node import START, FakeUnits, Machine, settings
 
 MARGIN = timedelta(seconds=5)
@@ -42,7 +42,7 @@ def state_of_file(file: Path) -> NodeState:
 def stopped_at(machine: Machine, seconds: float) -> bool:
     """Return whether the engine was stopped within that number of seconds."""
     machine.pass_time(timedelta(seconds=seconds))
-    return ("stop", engines.UNIT) in machine.units.calls
+    return ("stop", engine_container.UNIT) in machine.units.calls
 
 
 def test_a_notice_of_120_s_lets_requests_end_and_stops_the_idle_engine(machine: Machine) -> None:
@@ -66,9 +66,9 @@ def test_endless_requests_are_cut_one_margin_before_the_deadline(machine: Machin
     over = machine.clock.now + timedelta(seconds=120)
     machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     machine.pass_time(timedelta(seconds=114))
-    assert ("stop", engines.UNIT) not in machine.units.calls
+    assert ("stop", engine_container.UNIT) not in machine.units.calls
     machine.pass_time(timedelta(seconds=2))
-    assert ("stop", engines.UNIT) in machine.units.calls
+    assert ("stop", engine_container.UNIT) in machine.units.calls
     machine.pass_time(timedelta(seconds=1))
     assert machine.state.phase is Phase.DRAINED
     assert machine.clock.now < over
@@ -81,7 +81,7 @@ def test_an_engine_that_hangs_in_its_shutdown_is_killed_before_the_deadline(mach
     over = machine.clock.now + timedelta(seconds=30)
     machine.cloud.announced = [CloudNotice(kind=Notice.PREEMPTION, at=over)]
     machine.pass_time(timedelta(seconds=30))
-    assert ("kill", engines.UNIT) in machine.units.calls
+    assert ("kill", engine_container.UNIT) in machine.units.calls
     assert machine.state.phase is Phase.DRAINED
     assert machine.state.since < over
 
@@ -123,7 +123,7 @@ def test_routers_are_notified_before_the_engine_stops_even_after_a_late_notice(m
     assert machine.state.agent_check("10.0.0.2") == "drain"
     assert not stopped_at(machine, 2)
     machine.pass_time(over - machine.clock.now)
-    assert ("stop", engines.UNIT) in machine.units.calls
+    assert ("stop", engine_container.UNIT) in machine.units.calls
     assert machine.state.phase is Phase.DRAINED
 
 
@@ -346,7 +346,7 @@ def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
     deadline_s: int, ends_after_s: float | None, hangs: bool, margin_s: int
 ) -> None:
     """One tick per second, the slowest allowed rate; a kill takes no time here."""
-    units = FakeUnits(states={engines.UNIT: UnitState.ACTIVE})
+    units = FakeUnits(states={engine_container.UNIT: UnitState.ACTIVE})
     order = Order(by=DrainOwner.PERSON, reason="test", asked_at=START, deadline=START + timedelta(seconds=deadline_s))
     margin, tick = timedelta(seconds=margin_s), timedelta(seconds=0.5)
     now, quiet_since, stopping_since, running = START, None, None, 1.0
@@ -356,7 +356,7 @@ def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
         quiet_since = (quiet_since or now) if ran_out else None
         scene = Scene(
             now=now,
-            engine=units.state(engines.UNIT),
+            engine=units.state(engine_container.UNIT),
             load=EngineLoad(running=running, waiting=0),
             quiet_since=quiet_since,
             stopping_since=stopping_since,
@@ -368,9 +368,9 @@ def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
             stopping_since = now
             late = now >= order.deadline - margin
             assert running == 0 or late
-            units.states[engines.UNIT] = UnitState.DEACTIVATING if hangs else UnitState.INACTIVE
+            units.states[engine_container.UNIT] = UnitState.DEACTIVATING if hangs else UnitState.INACTIVE
         elif move is DrainStep.KILL:
-            units.kill(engines.UNIT)
+            units.kill(engine_container.UNIT)
         now += tick
         assert now <= max(order.deadline, START + margin) + 2 * tick
 

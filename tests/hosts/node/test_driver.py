@@ -8,7 +8,7 @@ import pytest
 from gpufleet.domain.model import Phase
 from hosts.node import driver
 from hosts.node.ports import UnitState
-from serving import engine as engines
+from serving import engine_container
 from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings
 from tests.fixtures.node.fake_node import Machine, settings
@@ -100,6 +100,6 @@ def test_the_cuda_requirement_in_the_settings_counts(bucket: Path, tmp_path: Pat
 def test_the_error_of_a_crashed_engine_contains_its_driver(bucket: Path, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path, bucket=bucket)
     write_version(tmp_path, OPEN)
-    machine.units.on_start = lambda name: UnitState.FAILED if name == engines.UNIT else UnitState.ACTIVE
+    machine.units.on_start = lambda name: UnitState.FAILED if name == engine_container.UNIT else UnitState.ACTIVE
     assert not machine.boot.run()
     assert "the GPU driver is 565.57.01: an engine built with CUDA 13 needs 580" in machine.state.status()["error"]

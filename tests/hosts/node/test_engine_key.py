@@ -8,7 +8,7 @@ import pytest
 from gpufleet.domain.model import Phase
 from hosts.node import engine_key
 from hosts.node.ports import StepError, UnitState
-from serving import engine as engines
+from serving import engine_container
 from serving.engines import EngineKind
 from tests.fixtures.node.fake_node import Machine
 from tests.fixtures.signing import ENGINE_KEY as KEY
@@ -28,7 +28,7 @@ def test_the_key_is_in_its_file_before_the_engine_starts_and_nowhere_else(machin
     start = machine.units.on_start
 
     def look(name: str) -> UnitState:
-        if name == engines.UNIT:
+        if name == engine_container.UNIT:
             found.append(laid(machine).read_text())
         return start(name)
 
@@ -37,7 +37,7 @@ def test_the_key_is_in_its_file_before_the_engine_starts_and_nowhere_else(machin
     assert found == [f"VLLM_API_KEY={KEY}\n"]
     assert laid(machine).stat().st_mode & 0o777 == 0o600
     assert laid(machine).parent.stat().st_mode & 0o777 == 0o700
-    assert f"--env-file={laid(machine)}" in machine.units.texts[engines.UNIT]
+    assert f"--env-file={laid(machine)}" in machine.units.texts[engine_container.UNIT]
     assert machine.engine.keys == [KEY]
     assert KEY not in json.dumps(machine.state.status())
     written = [path for path in machine.root.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
@@ -50,7 +50,7 @@ def test_an_engine_without_authentication_is_not_started(machine: Machine) -> No
     assert not machine.boot.run()
     assert machine.state.phase is Phase.FAILED
     assert "the engine's key cannot be read" in machine.state.status()["error"]
-    assert ("start", engines.UNIT) not in machine.units.calls
+    assert ("start", engine_container.UNIT) not in machine.units.calls
     assert not laid(machine).exists()
 
 
@@ -68,20 +68,20 @@ def test_an_invalid_engine_key_starts_no_engine_and_is_not_shown(machine: Machin
     machine.cloud.engine_key = secret
     assert not machine.boot.run()
     assert "ssm:/engine-key: is not an engine key (64 hexadecimal digits" in machine.state.status()["error"]
-    assert ("start", engines.UNIT) not in machine.units.calls
+    assert ("start", engine_container.UNIT) not in machine.units.calls
     assert not secret or secret not in json.dumps(machine.state.status()) + "".join(machine.lines)
 
 
 def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(machine: Machine) -> None:
     machine.boot.run()
-    served = machine.units.calls.count(("start", engines.UNIT))
+    served = machine.units.calls.count(("start", engine_container.UNIT))
     for text, restarts in ((laid(machine).read_text(), 0), ("VLLM_API_KEY=old\n", 1)):
         laid(machine).write_text(text)
         machine.engine.silent = True
         machine.restart_agent()
         machine.boot.services.sleep = lambda _s: setattr(machine.engine, "silent", False)
         assert machine.boot.run()
-        assert machine.units.calls.count(("start", engines.UNIT)) == served + restarts
+        assert machine.units.calls.count(("start", engine_container.UNIT)) == served + restarts
         assert laid(machine).read_text() == f"VLLM_API_KEY={KEY}\n"
 
 

@@ -17,7 +17,7 @@ from gpufleet.logs import HIDDEN, LineLog, LogFormat, hide_variables
 from hosts.node import server
 from hosts.node.log import timed
 from hosts.node.ports import CloudNotice, Notice, StepError, StoppedError, UnitState
-from serving import engine as engines
+from serving import engine_container
 from tests.fixtures import signing
 from tests.fixtures.node.fake_node import START, Machine
 from tests.fixtures.secrets import IN_VARIABLES, PLANTED, check
@@ -113,7 +113,7 @@ def test_a_problem_is_logged_when_it_begins_and_ends(machine: Machine) -> None:
 
 def test_a_crash_and_recovery_of_the_engine_are_logged(machine: Machine) -> None:
     machine.boot.run()
-    machine.units.states[engines.UNIT] = UnitState.FAILED
+    machine.units.states[engine_container.UNIT] = UnitState.FAILED
     machine.pass_time(timedelta(seconds=5))
     assert outcomes(machine, "engine") == ["started", "unhealthy", "crashed", "started", "healthy"]
 

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from serving import engine
-from serving.engine import Serve
+from serving import engine_container
+from serving.engine_container import Serve
 from serving.engines import EngineKind
 
 SERVE = Serve(
@@ -25,7 +25,7 @@ ADDRESS = "169.254.169.254"
 
 
 def before_each_start() -> list[list[str]]:
-    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))
+    unit = engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))
     lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     return [shlex.split(line) for line in lines if "tables" in line]
 
@@ -50,7 +50,7 @@ def test_the_engines_user_reaches_name_servers_but_no_metadata(tmp_path: Path) -
     rules = [command for command in before_each_start() if command[0].endswith("iptables")] * 2
     made = "\n".join(shlex.join([command[0].removeprefix("-"), *command[1:]]) for command in rules)
     python = shlex.quote(str(Path(sys.executable).resolve()))
-    user, group = engine.USER
+    user, group = engine_container.USER
     script = f"""
     ip link set lo up && ip address add {ADDRESS}/32 dev lo || exit 9
     mkfifo {tmp_path}/end; exec 3<>{tmp_path}/end
@@ -78,7 +78,7 @@ def test_the_engines_user_reaches_name_servers_but_no_metadata(tmp_path: Path) -
 )
 def test_the_gpu_exporter_answers_and_opens_no_connections(tmp_path: Path) -> None:
     """The exporter is root of the machine, so the rule that reserves metadata for root does not block it."""
-    unit = engine.dcgm_unit("dcgm@sha256:" + "b" * 64, host="10.0.0.1")
+    unit = engine_container.dcgm_unit("dcgm@sha256:" + "b" * 64, host="10.0.0.1")
     lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     rules = [line.removeprefix("-") for line in lines if "iptables" in line] * 2
     serve = tmp_path / "serve.py"
@@ -90,14 +90,14 @@ def test_the_gpu_exporter_answers_and_opens_no_connections(tmp_path: Path) -> No
         "sys.stdin.read()\n"
     )
     python, made = shlex.quote(str(Path(sys.executable).resolve())), "\n".join(rules)
-    exporter = f"setpriv --regid {engine.EXPORTER_GROUP} --clear-groups"
+    exporter = f"setpriv --regid {engine_container.EXPORTER_GROUP} --clear-groups"
     script = f"""
     ip link set lo up && ip address add {ADDRESS}/32 dev lo || exit 9
     {made}
     mkfifo {tmp_path}/end; exec 3<>{tmp_path}/end
     {exporter} {python} {serve} <{tmp_path}/end >{tmp_path}/up &
     until grep -q up {tmp_path}/up; do :; done
-    iptables -S OUTPUT | grep -c 'gid-owner {engine.EXPORTER_GROUP}'
+    iptables -S OUTPUT | grep -c 'gid-owner {engine_container.EXPORTER_GROUP}'
     {exporter} bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo exporter
     bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo root
     bash -c "cat </dev/tcp/{ADDRESS}/9400 & sleep 1; kill %1" && echo

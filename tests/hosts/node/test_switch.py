@@ -11,7 +11,7 @@ from gpufleet.domain.model import Phase
 from hosts.node.ports import UnitState
 from hosts.node.switch import SwitchBusyError
 from localcloud import tiny_model
-from serving import engine as engines
+from serving import engine_container
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.cache.disk import Cache
@@ -46,7 +46,8 @@ def machine(own_bucket: Path, tmp_path: Path) -> Machine:
 def served(machine: Machine) -> bool:
     """Return whether the engine's unit and the agent's state name the same revision."""
     return (
-        str(machine.state.digest) in machine.units.texts[engines.UNIT] and machine.state.agent_check() == "up ready"
+        str(machine.state.digest) in machine.units.texts[engine_container.UNIT]
+        and machine.state.agent_check() == "up ready"
     )
 
 
@@ -79,7 +80,7 @@ def test_a_switch_leaves_rotation_waits_for_requests_and_serves_the_new_revision
     assert set(answers) == {"drain"}
     # 20 s of requests, then 3 s after which the router is certainly notified.
     assert machine.since_start() >= 23
-    assert machine.units.calls[:2] == [("stop", engines.UNIT), ("start", engines.UNIT)]
+    assert machine.units.calls[:2] == [("stop", engine_container.UNIT), ("start", engine_container.UNIT)]
     assert machine.state.digest == fresh
     assert served(machine)
     assert machine.state.status()["switch_error"] is None
@@ -89,7 +90,7 @@ def test_a_revision_that_does_not_run_is_rolled_back(machine: Machine, fresh: st
     before = machine.state.digest
 
     def start(_name: str) -> UnitState:
-        return UnitState.FAILED if fresh in machine.units.texts[engines.UNIT] else UnitState.ACTIVE
+        return UnitState.FAILED if fresh in machine.units.texts[engine_container.UNIT] else UnitState.ACTIVE
 
     machine.units.on_start = start
     machine.switch.change(fresh)

@@ -27,7 +27,7 @@ def gpu(**changes: Any) -> Evidence:
     return replace(QUIET, gpu=replace(QUIET.gpu, **changes))
 
 
-def test_nothing_objects_to_an_idle_instance() -> None:
+def test_idle_instance_passes_all_checks() -> None:
     assert judge(case()) is None
 
 
@@ -155,7 +155,7 @@ TRAPS = [
 
 
 @pytest.mark.parametrize(("given", "reason"), TRAPS)
-def test_a_trap_keeps_the_instance(given: Case, reason: Reason) -> None:
+def test_each_misleading_observation_keeps_the_instance(given: Case, reason: Reason) -> None:
     objection = judge(given)
     assert objection is not None
     assert objection.reason is reason
@@ -166,6 +166,6 @@ def test_a_keep_tag_of_the_past_keeps_no_longer() -> None:
 
 
 @pytest.mark.parametrize("left_out", CHECKS, ids=lambda check: check.__name__)
-def test_no_check_can_be_left_out(left_out: Any) -> None:
+def test_each_check_is_required(left_out: Any) -> None:
     rest = tuple(check for check in CHECKS if check is not left_out)
     assert any(judge(param.values[0], rest) is None for param in TRAPS)  # type: ignore[arg-type]

@@ -302,14 +302,14 @@ def wrong_stops(seed: int, count: int, checks: tuple[checks.Check, ...] = checks
     return sum(e and not s for e, s in zip(ended, sound, strict=True)), sum(ended)
 
 
-def test_nothing_that_may_work_is_ended_and_what_is_idle_is() -> None:
+def test_only_idle_instances_are_ended() -> None:
     wrong, ended = wrong_stops(1, PLENTY)
     assert wrong == 0
     assert ended > PLENTY / 10
 
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
-def test_without_any_one_condition_something_is_ended_that_must_not_be(check: checks.Check) -> None:
+def test_each_condition_is_required_to_protect_busy_instances(check: checks.Check) -> None:
     left = tuple(other for other in checks.CHECKS if other is not check)
     wrong, _ = wrong_stops(1, 2_000, left)
     assert wrong > 0
@@ -354,7 +354,7 @@ def test_each_fault_that_no_check_sees_is_seen_by_decide(name: str) -> None:
         pytest.param(marked(GRACE), id="its grace is over now"),
     ],
 )
-def test_what_only_comes_near_a_bound_is_ended(nearly: Fault) -> None:
+def test_values_just_within_limits_do_not_prevent_an_end(nearly: Fault) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
     nearly(drafts[0], random.Random(0))
     assert decide(observed(drafts), NOW).decisions[0].action is Action.END
@@ -417,7 +417,7 @@ def test_a_floor_does_not_count_instances_that_already_end(going: str) -> None:
         "no agent",
     ],
 )
-def test_what_takes_a_mark_away(fault: Fault, marked_one: Action, plain_one: Action) -> None:
+def test_which_observations_remove_a_mark(fault: Fault, marked_one: Action, plain_one: Action) -> None:
     drafts = [idle_draft(0, random.Random(0)), idle_draft(1, random.Random(0))]
     never_marked(drafts[1], random.Random(0))
     for draft in drafts:
@@ -449,7 +449,7 @@ def test_a_keep_states_its_own_reason_before_an_unseen_policy() -> None:
     assert decide(seen, NOW).decisions[0].reason is Reason.SERVING
 
 
-def test_what_its_group_is_ending_is_not_ended_again() -> None:
+def test_instance_that_its_group_is_ending_is_not_ended_again() -> None:
     draft = idle_draft(0, random.Random(0))
     agent(**OURS)(draft, random.Random(0))
     seen = observed([draft])

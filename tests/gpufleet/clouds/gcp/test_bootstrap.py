@@ -15,7 +15,7 @@ from gpufleet.clouds.gcp.bootstrap import Foundation, GoogleRest, steps
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
-from serving import engine
+from serving import engine_container
 from tests.fixtures.clouds.emulator import RunningCloud
 from tests.fixtures.local_token import BEARER
 from tests.fixtures.networks import served
@@ -67,7 +67,7 @@ def test_resources_are_listed_then_created_then_found(cloud: RunningCloud) -> No
     assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     names = (answer["engine_key"], answer["orders"]["private_key"])
     first = [value(cloud, name) for name in names]
-    assert engine.is_key(first[0])
+    assert engine_container.is_key(first[0])
     assert answer["orders"]["public_keys"] == [OrderKey(first[1]).public.text]
 
     assert bootstrap(cloud, "dev", "--apply")[0] == 0

@@ -12,8 +12,8 @@ from localcloud.engine import arguments as simulated
 from gpufleet.settings import environment
 from gpufleet.toolchain.folders import ROOT
 from hosts.node import driver
-from serving import engine, metrics
-from serving.engine import ArgumentError, Serve, VllmOptions
+from serving import engine_container, metrics
+from serving.engine_container import ArgumentError, Serve, VllmOptions
 from serving.engines import CONTRACTS, EngineKind
 from tests.fixtures.engine_options import EVERYTHING
 
@@ -40,7 +40,7 @@ def value(unit: str, key: str) -> str:
 
 
 def test_the_unit_gives_the_engine_time_to_drain_and_signals_only_its_main_process() -> None:
-    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+    unit = engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
     assert value(unit, "KillMode") == "mixed"
     assert value(unit, "KillSignal") == "SIGTERM"
     assert int(value(unit, "TimeoutStopSec")) > SERVE.shutdown_timeout_s
@@ -56,7 +56,7 @@ def test_the_unit_gives_the_engine_time_to_drain_and_signals_only_its_main_proce
 def test_routers_are_notified_of_a_stop_before_the_engine(tmp_path: Path) -> None:
     """For any reason of the stop: systemd runs ExecStop first, and signals the engine after it ends."""
     file = tmp_path / "engine stopping"
-    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
+    unit = engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), stopping_file=PurePosixPath(file))
     assert f'ExecStartPre=rm -f "{file}"' in unit.splitlines()
     command = shlex.split(value(unit, "ExecStop").removeprefix("-"))
     command[-1] = command[-1].replace("sleep", "echo sleep")
@@ -68,18 +68,18 @@ def test_routers_are_notified_of_a_stop_before_the_engine(tmp_path: Path) -> Non
 
 
 def test_the_key_reaches_the_container_by_file_and_settings_cannot_replace_it() -> None:
-    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    command = exec_start(engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
     assert command.index("--env-file=/run/gpu-fleet/engine.env") < command.index(SERVE.image)
     assert "KEY" not in " ".join(command)
     settings = replace(SERVE, env={"VLLM_API_KEY": "hunter2"})
     with pytest.raises(ArgumentError, match=r"VLLM_API_KEY: is set by the node agent; remove it") as refused:
-        engine.engine_unit(settings, cache_dir=PurePosixPath("/c"))
+        engine_container.engine_unit(settings, cache_dir=PurePosixPath("/c"))
     assert "hunter2" not in str(refused.value)
 
 
 def test_the_container_is_not_root_and_writes_only_memory_and_its_scratch_folder() -> None:
     """Code that exploits the engine runs in a sandbox, although the container uses the machine's network."""
-    unit = engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
+    unit = engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models"))
     command = exec_start(unit)
     options = command[: command.index(SERVE.image)]
     assert {"--user=2000:0", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only"} <= set(options)
@@ -93,38 +93,46 @@ def test_the_container_is_not_root_and_writes_only_memory_and_its_scratch_folder
 
 
 def test_engine_files_are_in_the_scratch_folder_for_any_settings() -> None:
-    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    command = exec_start(engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
     variables = dict(one.removeprefix("--env=").split("=", 1) for one in command if one.startswith("--env="))
     for name in ("HOME", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert PurePosixPath(variables[name]).is_relative_to("/c/.vllm"), name
         with pytest.raises(ArgumentError, match=name):
-            engine.check_environment([name])
+            engine_container.check_environment([name])
     assert variables["USER"] == "vllm", "PyTorch asks for a name, and an image may not know the number"
 
 
 def test_the_container_gets_the_machines_additional_devices() -> None:
-    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",)))
+    command = exec_start(
+        engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c"), devices=("/dev/infiniband",))
+    )
     assert command.index("--device=/dev/infiniband") < command.index(SERVE.image)
-    assert not any("--device" in w for w in exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))))
+    assert not any(
+        "--device" in w for w in exec_start(engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c")))
+    )
 
 
 def test_arguments_reach_the_engine_unchanged() -> None:
-    command = exec_start(engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
+    command = exec_start(engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")))
     assert command[-1] == '{"method": "ngram", "num_speculative_tokens": 3}'
     # systemd reads %% and $$ as a single character
     assert "--env=VLLM_LOGGING_LEVEL=100%%" in command
     assert "--env=PRICE=$$HOME" in command
 
 
-NODE_EXPORTER = engine.node_exporter_unit("quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7")
+NODE_EXPORTER = engine_container.node_exporter_unit(
+    "quay.io/prometheus/node-exporter@sha256:" + "c" * 64, host="10.0.1.7"
+)
 
 
 def test_the_gpu_exporter_has_the_one_capability_that_profiling_fields_need_and_nothing_else() -> None:
-    unit = engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7")
+    unit = engine_container.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7")
     command = exec_start(unit)
     options = command[: command.index("nvcr.io/dcgm@sha256:" + "b" * 64)]
     assert [word for word in options if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SYS_ADMIN"]
-    assert {"--read-only", "--security-opt=no-new-privileges", f"--user=0:{engine.EXPORTER_GROUP}"} <= set(options)
+    assert {"--read-only", "--security-opt=no-new-privileges", f"--user=0:{engine_container.EXPORTER_GROUP}"} <= set(
+        options
+    )
     assert not [
         word for word in options if word.startswith(("--volume", "--mount", "--privileged", "--pid", "--ipc"))
     ]
@@ -153,12 +161,16 @@ def test_a_node_exporter_listens_on_the_private_address_and_changes_nothing() ->
     ("name", "text"),
     [
         pytest.param(
-            engine.UNIT, engine.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")), id="engine"
+            engine_container.UNIT,
+            engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/mnt/nvme/models")),
+            id="engine",
         ),
         pytest.param(
-            engine.DCGM_UNIT, engine.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7"), id="dcgm"
+            engine_container.DCGM_UNIT,
+            engine_container.dcgm_unit("nvcr.io/dcgm@sha256:" + "b" * 64, host="10.0.1.7"),
+            id="dcgm",
         ),
-        pytest.param(engine.NODE_EXPORTER_UNIT, NODE_EXPORTER, id="node exporter"),
+        pytest.param(engine_container.NODE_EXPORTER_UNIT, NODE_EXPORTER, id="node exporter"),
     ],
 )
 def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None:
@@ -201,7 +213,7 @@ def test_systemd_accepts_the_units(name: str, text: str, tmp_path: Path) -> None
 )
 def test_arguments_that_settings_must_not_contain(args: tuple[str, ...], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        engine.check_arguments(args)
+        engine_container.check_arguments(args)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +226,7 @@ def test_arguments_that_settings_must_not_contain(args: tuple[str, ...], message
     ],
 )
 def test_arguments_that_are_accepted(args: tuple[str, ...]) -> None:
-    engine.check_arguments(args)
+    engine_container.check_arguments(args)
 
 
 @pytest.mark.parametrize(
@@ -227,16 +239,16 @@ def test_arguments_that_are_accepted(args: tuple[str, ...]) -> None:
 )
 def test_variables_that_settings_may_not_set(name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
-        engine.check_environment((name,))
+        engine_container.check_environment((name,))
 
 
 @pytest.mark.parametrize("name", ["VLLM_LOGGING_LEVEL", "NCCL_DEBUG", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"])
 def test_variables_that_settings_may_set(name: str) -> None:
-    engine.check_environment((name,))
+    engine_container.check_environment((name,))
 
 
 def test_every_typed_option_is_a_flag_that_settings_may_give() -> None:
-    engine.check_arguments(EVERYTHING.arguments())
+    engine_container.check_arguments(EVERYTHING.arguments())
 
 
 def test_options_contain_only_differences_from_defaults() -> None:
@@ -260,7 +272,7 @@ def test_options_contain_only_differences_from_defaults() -> None:
 
 
 def test_the_simulated_engine_accepts_the_units_arguments() -> None:
-    arguments = engine.serve_arguments(SERVE)
+    arguments = engine_container.serve_arguments(SERVE)
     settings = simulated.parse(list(arguments))
     assert settings.served_names == ("chat",)
     assert (settings.host, settings.port, settings.shutdown_timeout_s) == ("10.0.1.7", 8000, 90)
@@ -288,11 +300,11 @@ def test_every_engine_that_the_fleet_starts_is_supported_everywhere() -> None:
     ],
 )
 def test_several_copies_share_one_page_with_process_metrics(given: tuple[str, ...], added: bool) -> None:
-    arguments = engine.serve_arguments(replace(SERVE, args=given))
+    arguments = engine_container.serve_arguments(replace(SERVE, args=given))
     assert (arguments[-2:] == ("--api-server-count", "1")) is added
 
 
 def test_docs_list_the_flags_that_settings_may_give() -> None:
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     listed = text.partition("- **Engine arguments.**")[2].partition("- **Node exporter.**")[0]
-    assert set(re.findall(r"`(--?[a-z-]+)`", listed)) == engine.FLAGS
+    assert set(re.findall(r"`(--?[a-z-]+)`", listed)) == engine_container.FLAGS
