@@ -43,7 +43,8 @@ class SettingsError(ValueError):
         self.source = source
         self.problems = problems
         lines = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{source}: {len(problems)} errors{lines}")
+        count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        super().__init__(f"{source}: {count}{lines}")
 
 
 def from_validation(error: ValidationError, *root: str) -> list[Problem]:
