@@ -14,6 +14,7 @@ def host_and_port(option: str, text: str, example: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > _LAST_PORT:
         raise AppError(
-            f"{option} {text}: write HOST:PORT with a port up to {_LAST_PORT}, as {example}", ErrorCode.WRONG_USE
+            f"{option} {text}: expected HOST:PORT with a port up to {_LAST_PORT}, for example {example}",
+            ErrorCode.WRONG_USE,
         )
     return host, int(port)

@@ -57,4 +57,4 @@ def gives_more(permission: Any) -> bool:
 def known(role: Any) -> str:
     """Return known facts of a role, to follow its name in a message. Empty: there are none."""
     found = DANGEROUS.get(role) if isinstance(role, str) else None
-    return f", which holds {', '.join(found)}" if found else ""
+    return f", which contains {', '.join(found)}" if found else ""

@@ -22,7 +22,9 @@ def test_an_address_is_host_and_port(text: str, found: tuple[str, int]) -> None:
     "text", ["", "9600", ":9600", "h:", "h:x", "h:65536", "h:99999", "h:-1", "h:²", "h:" + "9" * 5000]
 )
 def test_invalid_address_is_wrong_use(text: str) -> None:
-    with pytest.raises(AppError, match="--listen .*write HOST:PORT with a port up to 65535, as h:1") as caught:
+    with pytest.raises(
+        AppError, match="--listen .*expected HOST:PORT with a port up to 65535, for example h:1"
+    ) as caught:
         host_and_port("--listen", text, "h:1")
     assert caught.value.code is ErrorCode.WRONG_USE
 

@@ -294,7 +294,7 @@ def test_cron_next_to_the_daemon_reports_it_and_exits_0(
         ),
         pytest.param(["--every", "idle=5"], "'5' is not a duration", id="no unit"),
         pytest.param(["--every", "idle=0s"], "expected at least 1s", id="no pause"),
-        pytest.param(["--listen", "9470"], "write HOST:PORT", id="no host"),
+        pytest.param(["--listen", "9470"], "expected HOST:PORT", id="no host"),
     ],
 )
 def test_usage_error_is_one_line(
