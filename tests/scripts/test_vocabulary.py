@@ -235,6 +235,5 @@ def test_the_projects_own_lists_can_be_read() -> None:
     assert len(read_lists().banned) > 50
 
 
-@pytest.mark.skip(reason="the clean-up lands this week")
 def test_the_tree_uses_no_banned_word_and_no_name_twice() -> None:
     assert command.main([]) == 0
