@@ -77,6 +77,7 @@ class DryMarket:
                 "State": {"Name": "running"},
                 "Placement": {"AvailabilityZone": f"{REGION}a"},
                 "LaunchTime": self._fleet.now,
+                "PrivateIpAddress": "127.0.0.1",
                 "Tags": [
                     {"Key": tags.ENVIRONMENT, "Value": self._environment},
                     {"Key": "aws:autoscaling:groupName", "Value": name},

@@ -169,7 +169,7 @@ def broken(fake: FakeFleet, fault: Mapping[str, str]) -> Ports:
     there = Broken(fake, **{key: value for key, value in fault.items() if key not in ("agent", "price", "hangs")})
     if "unlisted" in fault:
         key = fault["unlisted"]
-        fake.instances[key] = replace(fake.instances[key], environment=None, pool=None)
+        fake.instances[key] = replace(fake.instances[key], environment=None)
     return replace(fake.ports(), inventory=there, groups=there, prices=prices)
 
 
