@@ -24,8 +24,8 @@ import pytest
 from gpufleet.domain import tags
 from gpufleet.settings.document import PATH_IN_BUCKET
 from serving.metrics import GPU_ACTIVE
-from tests.e2e.test_instance_lifecycle import SETTINGS
 from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, status, wait_for
+from tests.fixtures.e2e.slow_engine import SETTINGS
 from tests.fixtures.e2e.watched import prometheus
 from tests.fixtures.local_token import KEYS
 from tests.fixtures.networks import free_address, free_network

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,19 @@ import pytest
 from gpufleet.clouds.aws import signed
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import AwsGroups
-from gpufleet.domain.model import CapacityType
-from serving.engines import EngineKind
-from serving.instance_settings import EngineSettings
 from tests.fixtures.e2e.embedded_cloud import (
-    SIMULATED,
     WITH_KEY,
     EmbeddedCloud,
-    instance_settings,
     started,
     status,
     wait_for,
     wait_until,
 )
+from tests.fixtures.e2e.slow_engine import SETTINGS
 from tests.fixtures.networks import free_network
 
 pytestmark = pytest.mark.slow
 NETWORK = free_network()
-DRAIN_S = 20
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +34,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud]:
     with started(tmp_path_factory.mktemp("cloud"), NETWORK) as up:
         up.make_group("chat-spot", up.user_data(SETTINGS))
         yield up
-
-
-SETTINGS = instance_settings(
-    "chat",
-    CapacityType.SPOT,
-    engine=EngineSettings(
-        kind=EngineKind.VLLM, image=SIMULATED, args=("--max-model-len", "2048"), env={"GPUFLEET_SIM_TOKEN_MS": "20"}
-    ),
-    drain_deadline=timedelta(seconds=DRAIN_S),
-)
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ from hosts.node.engine_client import HttpEngine
 from hosts.node.ports import Disks, EngineClient, EngineLoad, StepError, Units, UnitState
 from hosts.node.systemd import Systemd
 from localcloud import tiny_model
-from serving.engine import UNIT, VLLM
+from serving.engine import UNIT
+from serving.engines import CONTRACTS, EngineKind
 from tests.fixtures.node.fake_node import FakeDisks, FakeEngine, FakeUnits
 
 NAME = "contract.service"
@@ -156,7 +157,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         server.server_close()
 
     host, port = server.socket.getsockname()[:2]
-    yield Engine(HttpEngine(f"http://{host}:{port}", "chat", VLLM), stop)
+    yield Engine(HttpEngine(f"http://{host}:{port}", "chat", CONTRACTS[EngineKind.VLLM]), stop)
     if thread.is_alive():
         stop()
 
