@@ -165,6 +165,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 def test_an_engine_without_requests_is_healthy_and_has_no_load(engine: Engine) -> None:
     assert engine.client.healthy()
     assert engine.client.load() == EngineLoad(running=0, waiting=0)
+    identity = engine.client.identity()
+    assert identity.kind is EngineKind.VLLM and not identity.missing
     engine.client.warm_up("key")
     assert engine.client.load() == EngineLoad(running=0, waiting=0), "the warm-up is complete"
 
