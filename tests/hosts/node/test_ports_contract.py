@@ -25,7 +25,7 @@ from hosts.node.engine_client import HttpEngine
 from hosts.node.ports import Disks, EngineClient, EngineLoad, StepError, Units, UnitState
 from hosts.node.systemd import Systemd
 from localcloud import tiny_model
-from serving.engine import UNIT
+from serving.engine_container import UNIT
 from serving.engines import CONTRACTS, EngineKind
 from tests.fixtures.node.fake_node import FakeDisks, FakeEngine, FakeUnits
 
