@@ -61,6 +61,6 @@ def _wrong(branch: str, pool: PoolSettings) -> str | None:
     )
     if driver.why_too_old(branch, engine) is not None:
         return f"needs a newer GPU driver than version {branch} of machines.image"
-    if int(branch) >= NEWEST or driver.is_judged(env):
+    if int(branch) >= NEWEST or driver.states_cuda(env):
         return None
     return f"may need a newer GPU driver than the {branch} of machines.image: its CUDA version is not stated"

@@ -77,7 +77,7 @@ def load_market(path: Path) -> MarketHistory:
     if len(starts) < 3:
         raise TraceError(f"{path}: contains only one time; expected at least two")
     tick = rows.tick_of_row(starts)
-    rows.no_doubles(table, "zone", tick, codes, len(zones))
+    rows.check_unique(table, "zone", tick, codes, len(zones))
 
     def by_tick(values: Floats, missing: float) -> Floats:
         found = np.full((len(starts) - 1, len(zones)), missing)
@@ -143,7 +143,7 @@ def load_activity(path: Path, noise_floor: float) -> ActivityHistory:
     if shape[0] < 2:
         raise TraceError(f"{path}: contains only one time; expected at least two")
     times, tick = times[starts[:-1]], rows.tick_of_row(starts)
-    rows.no_doubles(table, "replica", tick, codes, shape[1])
+    rows.check_unique(table, "replica", tick, codes, shape[1])
     pools, pool_names = _pools(table, codes)
     active = table.numbers["gpu_active"]
     if len(over := np.flatnonzero(active > 1)):

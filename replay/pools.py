@@ -106,7 +106,7 @@ def play(
     return score
 
 
-def at_rest(activity: ActivityHistory) -> Bools:
+def idle_by_tick(activity: ActivityHistory) -> Bools:
     """Return by tick and replica whether its newest row and the row before show no work. A replica without a report
     is not idle.
     """
@@ -142,7 +142,7 @@ class _Pool:
         self._demand = [round(work, 6) for work in self.activity.active.sum(axis=1, dtype=np.float64).tolist()]
         self._running = np.ones(len(self.activity.replicas), dtype=np.bool_)
         self._ready_at = np.zeros(len(self.activity.replicas), dtype=np.int64)
-        self._idle = at_rest(self.activity)
+        self._idle = idle_by_tick(self.activity)
 
     def step(self, tick: int, boot: int, score: IdleScore) -> None:
         """Replay one tick. `boot` is the number of ticks from launch to ready."""

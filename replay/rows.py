@@ -133,7 +133,7 @@ def origin(first: float) -> datetime:
     return _UNIX if first >= _UNIX_FROM else EPOCH
 
 
-def no_doubles(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
+def check_unique(table: Table, column: str, tick: Codes, codes: Codes, names: int) -> None:
     """Raise TraceError if two rows of a tick have the same name in `column`. The names are given as `codes` below
     `names`.
     """

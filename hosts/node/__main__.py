@@ -22,7 +22,7 @@ from hosts.node.disks import LocalDisks
 from hosts.node.engine_client import HttpEngine
 from hosts.node.log import timed
 from hosts.node.orders import Nonces, Orders
-from hosts.node.ports import CloudSide, StepError
+from hosts.node.ports import CloudServices, StepError
 from hosts.node.state import NodeState
 from hosts.node.switch import FOLLOW, RevisionSwitch
 from hosts.node.systemd import Systemd, run
@@ -180,7 +180,7 @@ def _follow(change: RevisionSwitch) -> None:
         change.state.warn("revision", change.follow())
 
 
-def _cloud(settings: InstanceSettings) -> CloudSide:
+def _cloud(settings: InstanceSettings) -> CloudServices:
     """Connect to the cloud; retry, because metadata may become available after the agent starts. Raises StepError."""
     until = time.monotonic() + METADATA_WAIT_S
     while True:
@@ -192,18 +192,18 @@ def _cloud(settings: InstanceSettings) -> CloudSide:
             time.sleep(1)
 
 
-def _connect(settings: InstanceSettings) -> CloudSide:
+def _connect(settings: InstanceSettings) -> CloudServices:
     match settings.cloud:
         case Cloud.AWS:
             from gpufleet.clouds.aws.metadata import from_environment
-            from hosts.node.aws import Ec2Side
+            from hosts.node.aws import AwsServices
 
-            return Ec2Side(from_environment(), settings.region)
+            return AwsServices(from_environment(), settings.region)
         case Cloud.GCP:
             from gpufleet.clouds.gcp.signed import GoogleMetadata
-            from hosts.node.google import GoogleSide
+            from hosts.node.google import GoogleServices
 
-            return GoogleSide(GoogleMetadata())
+            return GoogleServices(GoogleMetadata())
 
 
 def _power_off(log: Log) -> None:

@@ -10,7 +10,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from hosts.node import stop_marker
 from hosts.node.boot import NodeServices
-from hosts.node.drain import DrainStep, Order, Scene, is_quiet, merge, next_move
+from hosts.node.drain import DrainFacts, DrainStep, Order, is_quiet, merge, next_step
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
 from hosts.node.state import NodeState
 from serving import engine_container
@@ -44,7 +44,7 @@ class Agent:
     def tick(self) -> None:
         """Check everything once and do what is due. Never raises for errors of the cloud, systemd or the engine."""
         now = self.state.now()
-        self._look_for_notices(now)
+        self._poll_notices(now)
         phase = self.state.phase
         if phase is Phase.READY:
             self._watch_engine(now)
@@ -58,7 +58,7 @@ class Agent:
         now = self.state.now()
         return self.state.order_drain(Order(by=by, reason=reason, asked_at=now, deadline=now + deadline))
 
-    def _look_for_notices(self, now: datetime) -> None:
+    def _poll_notices(self, now: datetime) -> None:
         if not is_over(self._notices_at, self.settings.metadata_poll, now):
             return
         self._notices_at = now
@@ -70,9 +70,9 @@ class Agent:
         self.state.warn("metadata", None)
         self.state.rebalance_advised = any(notice.kind is Notice.REBALANCE for notice in notices)
         for notice in notices:
-            self._take(notice, now)
+            self._handle_notice(notice, now)
 
-    def _take(self, notice: CloudNotice, now: datetime) -> None:
+    def _handle_notice(self, notice: CloudNotice, now: datetime) -> None:
         if notice.kind is Notice.REBALANCE:
             # Only reported: the spot watchdog decides whether to drain early.
             return
@@ -107,7 +107,7 @@ class Agent:
         self._quiet_since = min(self._quiet_since or now, now) if quiet else None
         if self._stopping_since is not None:
             self._stopping_since = min(self._stopping_since, now)
-        scene = Scene(
+        facts = DrainFacts(
             now=now,
             engine=self._engine_state(load),
             load=load,
@@ -115,9 +115,9 @@ class Agent:
             stopping_since=self._stopping_since,
         )
         settle = self.settle if self.state.has_served else timedelta()
-        move = next_move(order, scene, margin=self.settings.drain_margin, settle=settle)
+        step = next_step(order, facts, margin=self.settings.drain_margin, settle=settle)
         try:
-            self._do(move, order, now, load)
+            self._execute(step, order, now, load)
         except StepError as error:
             self.state.warn("drain", str(error))
 
@@ -127,8 +127,8 @@ class Agent:
             return UnitState.ACTIVE
         return self.services.units.state(engine_container.UNIT)
 
-    def _do(self, move: DrainStep, order: Order, now: datetime, load: EngineLoad | None) -> None:
-        match move:
+    def _execute(self, step: DrainStep, order: Order, now: datetime, load: EngineLoad | None) -> None:
+        match step:
             case DrainStep.WAIT:
                 return
             case DrainStep.STOP:
@@ -160,7 +160,7 @@ class Agent:
         self._health_at = now
         load = self.services.engine.load() if self.services.engine.healthy() else None
         self.state.requests_running = None if load is None else load.running
-        self._note_health(load is not None, now)
+        self._log_health(load is not None, now)
         if load is not None:
             self.state.engine = self.services.engine.identity()
             self._unwell_since = None
@@ -168,7 +168,7 @@ class Agent:
         self._unwell_since = min(self._unwell_since or now, now)
         self._repair(now, self._unwell_since)
 
-    def _note_health(self, well: bool, now: datetime) -> None:
+    def _log_health(self, well: bool, now: datetime) -> None:
         if well and not self.state.engine_well:
             unwell_s = (now - (self._unwell_since or now)).total_seconds()
             self.state.log.info("engine", outcome="healthy", duration_s=unwell_s)

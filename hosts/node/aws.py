@@ -9,7 +9,7 @@ from hosts.node.ports import CloudNotice, Notice
 from serving.cache.store import ObjectStore
 
 
-class Ec2Side:
+class AwsServices:
     """The EC2 metadata, SSM and S3 calls that the instance needs."""
 
     def __init__(self, metadata: Ec2Metadata, region: str) -> None:

@@ -12,7 +12,16 @@ from gpufleet.domain.model import Phase
 from gpufleet.logs import hide
 from hosts.node import disks, driver, engine_key, health, stop_marker
 from hosts.node.log import timed
-from hosts.node.ports import CloudSide, Disks, EngineClient, HopelessError, StepError, StoppedError, Units, UnitState
+from hosts.node.ports import (
+    CloudServices,
+    Disks,
+    EngineClient,
+    HopelessError,
+    StepError,
+    StoppedError,
+    Units,
+    UnitState,
+)
 from hosts.node.state import BootStep, NodeState
 from serving import engine_container
 from serving.cache.approval import check_approved
@@ -34,7 +43,7 @@ class NodeServices:
 
     units: Units
     disks: Disks
-    cloud: CloudSide
+    cloud: CloudServices
     engine: EngineClient
     root: Path
     """Prefix of each absolute path; `/` on a real machine."""
@@ -68,7 +77,7 @@ class BootSequence:
         try:
             self._check_driver()
             for phase, action, limit in steps:
-                self._do(phase, action, limit)
+                self._run_step(phase, action, limit)
         except StoppedError:
             return False
         except StepError as error:
@@ -84,8 +93,8 @@ class BootSequence:
         self._model = path
         self.state.serve(digest)
         self.lease.enter_context(Cache(self.cache_root).lease(digest))
-        self._do(Phase.ENGINE, self._engine, limits.engine)
-        self._do(Phase.WARM_UP, self._warm_up, limits.warm_up)
+        self._run_step(Phase.ENGINE, self._engine, limits.engine)
+        self._run_step(Phase.WARM_UP, self._warm_up, limits.warm_up)
         self.state.engine_well = True
         self.state.enter(Phase.READY)
 
@@ -108,34 +117,34 @@ class BootSequence:
         state.enter(Phase.READY)
         return True
 
-    def _do(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
+    def _run_step(self, phase: Phase, action: Callable[[datetime], None], limit: timedelta) -> None:
         self._check_not_draining()
         step = self.state.begin_step(phase)
         with timed(self.state.log, "boot_step", step=phase.value) as line:
             try:
-                self._try(step, action, step.started + limit)
+                self._run_with_retries(step, action, step.started + limit)
             finally:
                 line["attempts"] = step.attempts
 
-    def _try(self, step: BootStep, action: Callable[[datetime], None], deadline: datetime) -> None:
+    def _run_with_retries(self, step: BootStep, action: Callable[[datetime], None], deadline: datetime) -> None:
         while True:
             step.attempts += 1
             try:
                 action(deadline)
             except HopelessError as error:
-                self._end(step, str(error))
+                self._end_step(step, str(error))
                 raise
             except StepError as error:
-                self._end(step, str(error))
+                self._end_step(step, str(error))
                 wait_s = _BACKOFF_S[min(step.attempts, len(_BACKOFF_S)) - 1]
                 if step.attempts >= ATTEMPTS or self.state.now() + timedelta(seconds=wait_s) >= deadline:
                     raise StepError(f"{step.phase.value} failed after {step.attempts} attempts: {error}") from error
                 self._pause(wait_s)
             else:
-                self._end(step, None)
+                self._end_step(step, None)
                 return
 
-    def _end(self, step: BootStep, error: str | None) -> None:
+    def _end_step(self, step: BootStep, error: str | None) -> None:
         step.ended, step.error = self.state.now(), error
 
     def _check_not_draining(self) -> None:
@@ -267,7 +276,7 @@ class BootSequence:
             # A systemd query costs a process; a query of the engine costs almost nothing.
             if look % _LOOKS_PER_STATE == 0 and units.state(engine_container.UNIT) is UnitState.FAILED:
                 self.state.log.error("engine", outcome="crashed", starts=self.state.counters.engine_starts)
-                hint = driver.suspicion(driver.installed(self.services.root))
+                hint = driver.driver_hint(driver.installed(self.services.root))
                 raise StepError(
                     f"the engine stopped during its start; the journal of {engine_container.UNIT} has its log{hint}"
                 )

@@ -39,7 +39,7 @@ class DrainStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class DrainFacts:
     """The facts known at one moment of a drain."""
 
     now: datetime
@@ -52,22 +52,22 @@ class Scene:
     """When the agent asked systemd to stop the engine."""
 
 
-def next_move(order: Order, scene: Scene, *, margin: timedelta, settle: timedelta) -> DrainStep:
+def next_step(order: Order, facts: DrainFacts, *, margin: timedelta, settle: timedelta) -> DrainStep:
     """Return the next step of the drain.
 
     `margin`: time before the deadline that is reserved for stopping the engine; the last quarter of it is reserved
     for killing an engine that hangs. `settle`: how long the engine must be idle before it is stopped; requests that
     a router sent before it was notified arrive in that time.
     """
-    if scene.engine in (UnitState.INACTIVE, UnitState.FAILED):
+    if facts.engine in (UnitState.INACTIVE, UnitState.FAILED):
         return DrainStep.FINISH
-    if scene.stopping_since is not None:
-        kill_at = min(order.deadline - margin / 4, scene.stopping_since + margin)
+    if facts.stopping_since is not None:
+        kill_at = min(order.deadline - margin / 4, facts.stopping_since + margin)
         # An engine stopped early, with no requests, gets the whole margin to stop; one stopped late gets less.
-        return DrainStep.KILL if scene.now >= max(kill_at, scene.stopping_since + margin / 4) else DrainStep.WAIT
-    if scene.now >= _latest_stop(order, margin=margin, settle=settle):
+        return DrainStep.KILL if facts.now >= max(kill_at, facts.stopping_since + margin / 4) else DrainStep.WAIT
+    if facts.now >= _latest_stop(order, margin=margin, settle=settle):
         return DrainStep.STOP
-    if scene.quiet_since is not None and scene.now - scene.quiet_since >= settle:
+    if facts.quiet_since is not None and facts.now - facts.quiet_since >= settle:
         return DrainStep.STOP
     return DrainStep.WAIT
 

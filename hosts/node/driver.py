@@ -54,12 +54,12 @@ def why_too_old(version: str, engine: EngineSettings) -> str | None:
     )
 
 
-def is_judged(env: Mapping[str, str]) -> bool:
+def states_cuda(env: Mapping[str, str]) -> bool:
     """Return whether an engine's environment states its driver requirement or disables the check."""
     return REQUIRE in env or _unchecked(env)
 
 
-def suspicion(version: str | None) -> str:
+def driver_hint(version: str | None) -> str:
     """Return a hint about the driver for an engine that did not start; empty if the driver is new enough for all."""
     newest = max(LEAST_DRIVER)
     if version is None or _branch(version) >= LEAST_DRIVER[newest]:

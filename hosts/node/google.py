@@ -20,7 +20,7 @@ _LATE_NOTICES: Final = timedelta(seconds=5)
 _MOVES: Final = "TERMINATE_ON_HOST_MAINTENANCE"
 
 
-class GoogleSide:
+class GoogleServices:
     """The Compute Engine metadata, Secret Manager and Cloud Storage calls that the instance needs."""
 
     def __init__(
@@ -33,7 +33,7 @@ class GoogleSide:
         self.instance_id = metadata.need("instance/name").strip()
         self.address = metadata.need("instance/network-interfaces/0/ip").strip()
         asked_for = metadata.get(f"instance/attributes/{PREEMPTION_NOTICE}")
-        self._notice = max(NOTICE, timedelta(seconds=_whole(asked_for)) - _LATE_NOTICES)
+        self._notice = max(NOTICE, timedelta(seconds=_integer_or_zero(asked_for)) - _LATE_NOTICES)
         self.machine_type = metadata.need("instance/machine-type").strip().rsplit("/", 1)[-1]
 
     def notices(self) -> list[CloudNotice]:
@@ -61,7 +61,7 @@ class GoogleSide:
         return signed.GcsStore(parts.netloc, self._metadata.token)
 
 
-def _whole(text: str | None) -> int:
+def _integer_or_zero(text: str | None) -> int:
     """Parse an integer. 0 if the text is missing or invalid: the shortest notice applies then."""
     number = (text or "").strip()
     return int(number) if number.isascii() and number.isdigit() else 0

@@ -67,7 +67,7 @@ class CloudNotice:
     at: datetime | None = None
 
 
-class CloudSide(Protocol):
+class CloudServices(Protocol):
     """The cloud services that an instance uses."""
 
     instance_id: str

@@ -73,10 +73,10 @@ class _Api:
         except RequestError as error:
             raise OrderRefusedError(_LENGTHS[error.status], str(error)) from error
         claim = self._checked.claim(request.header("Authorization") or "")
-        self._carry_out(self._checked.take(claim, request.body(orders.LARGEST)))
+        self._execute(self._checked.take(claim, request.body(orders.LARGEST)))
         return _json(HTTPStatus.ACCEPTED, self._state.status())
 
-    def _carry_out(self, order: AgentOrder) -> None:
+    def _execute(self, order: AgentOrder) -> None:
         """Execute an accepted order. Raises OrderRefusedError (BUSY)."""
         match order.action:
             case Drain(by=by, reason=reason, deadline=deadline):

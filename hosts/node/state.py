@@ -29,7 +29,7 @@ MOST_ROUTERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asker:
+class _RouterCheck:
     """The last agent check from one address."""
 
     at: datetime
@@ -84,7 +84,7 @@ class NodeState:
         self.engine_stops: Path | None = None
         """A file that exists while systemd stops the engine for any reason (`engine_container.STOPPING_FILE`)."""
         self._file = file
-        self._routers: dict[str, _Asker] = {}
+        self._routers: dict[str, _RouterCheck] = {}
         self._lock = threading.RLock()
         self._phase = Phase.BOOTING
         self._since = now()
@@ -186,17 +186,17 @@ class NodeState:
     def agent_check(self, router: str | None = None) -> str:
         """Return the answer to HAProxy's agent check. `router`: the caller's address; None if it is not a router."""
         with self._lock:
-            leaves = self._leaves()
+            leaves = self._leaves_rotation()
             if router is not None:
                 self._routers.pop(router, None)
-                self._routers[router] = _Asker(at=self.now(), knows=leaves)
+                self._routers[router] = _RouterCheck(at=self.now(), knows=leaves)
                 if len(self._routers) > MOST_ROUTERS:
                     del self._routers[next(iter(self._routers))]
             if leaves:
                 return "drain"
             return "up ready" if self.ready else "down"
 
-    def _leaves(self) -> bool:
+    def _leaves_rotation(self) -> bool:
         if self._order is not None or (self.switching_to is not None and self._phase is Phase.READY):
             return True
         stops = self.engine_stops is not None and self.engine_stops.exists()

@@ -58,7 +58,7 @@ class RevisionSwitch:
         try:
             digest = served_digest(self.boot.services.cloud.store(settings.bucket), settings.model)
             if digest != self.state.digest:
-                self._bring(digest)
+                self._fetch(digest)
             self.state.staged = digest
         except StoppedError:
             return None
@@ -77,7 +77,7 @@ class RevisionSwitch:
         state, before = self.state, self.state.digest
         state.switching_to, state.switch_error = digest, None
         try:
-            path = self._bring(digest)
+            path = self._fetch(digest)
         except (CacheError, ManifestError, OSError, ValueError) as error:
             state.switching_to, state.switch_error = None, f"{digest[:12]}: {error}"
             return
@@ -107,7 +107,7 @@ class RevisionSwitch:
         except StepError as error:
             self.state.enter(Phase.FAILED, f"{self.state.switch_error}; the rollback failed: {error}")
 
-    def _bring(self, digest: str) -> Path:
+    def _fetch(self, digest: str) -> Path:
         settings = self.boot.settings
         store = self.boot.services.cloud.store(settings.bucket)
         sync = Sync(

@@ -31,6 +31,6 @@ def test_a_replica_without_a_report_is_not_idle(rows: str, idle: str) -> None:
         work=np.array([[letter in "#!", False] for letter in rows]),
         pools=None,
     )
-    quiet = pools.at_rest(found)
+    quiet = pools.idle_by_tick(found)
     assert "".join(".x"[at] for at in quiet[:, 0].tolist()) == idle
     assert quiet[:, 1].all()

@@ -14,7 +14,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from gpufleet.logs import SILENT
 from hosts.node import stop_marker
-from hosts.node.drain import DrainStep, Order, Scene, merge, next_move
+from hosts.node.drain import DrainFacts, DrainStep, Order, merge, next_step
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, UnitState
 from hosts.node.state import NodeState
 from serving import engine_container
@@ -354,14 +354,14 @@ def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
         ran_out = ends_after_s is not None and (now - START).total_seconds() >= ends_after_s
         running = 0.0 if ran_out else 1.0
         quiet_since = (quiet_since or now) if ran_out else None
-        scene = Scene(
+        facts = DrainFacts(
             now=now,
             engine=units.state(engine_container.UNIT),
             load=EngineLoad(running=running, waiting=0),
             quiet_since=quiet_since,
             stopping_since=stopping_since,
         )
-        move = next_move(order, scene, margin=margin, settle=SETTLE)
+        move = next_step(order, facts, margin=margin, settle=SETTLE)
         if move is DrainStep.FINISH:
             break
         if move is DrainStep.STOP:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpufleet.clouds.gcp.signed import GoogleMetadata
-from hosts.node.google import GoogleSide
+from hosts.node.google import GoogleServices
 from hosts.node.ports import Notice
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -40,6 +40,6 @@ class FixedMetadata(GoogleMetadata):
     ],
 )
 def test_the_notice_of_the_instance_template_is_used(asked_for: dict[str, str], seconds: int) -> None:
-    side = GoogleSide(FixedMetadata(KNOWN | asked_for), lambda: NOW)
+    side = GoogleServices(FixedMetadata(KNOWN | asked_for), lambda: NOW)
     (notice,) = side.notices()
     assert (notice.kind, notice.at) == (Notice.PREEMPTION, NOW + timedelta(seconds=seconds))
