@@ -41,7 +41,7 @@ def upgrade(
     if to and rollback:
         raise AppError("--to and --rollback: give one of them", ErrorCode.WRONG_USE)
     if to and not SHA256.fullmatch(to):
-        raise AppError(f"--to {to}: expected a sha256, which has 64 digits and letters a to f", ErrorCode.WRONG_USE)
+        raise AppError(f"--to {to}: expected a sha256 of 64 hexadecimal digits", ErrorCode.WRONG_USE)
     if read_span(within) > LONGEST:
         raise AppError(
             f"--within {within}: expected at most {LONGEST.total_seconds() / 60:.0f} minutes", ErrorCode.WRONG_USE

@@ -45,7 +45,7 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
     """Mark idle instances; drain and terminate instances that stay idle for their grace period.
 
     With --region, check every GPU instance in a region, without a fleet. The command then only lists idle instances.
-    Exit code 3: actions are planned or idle instances were found.
+    Exit code 3: without --apply, actions are planned; with --region, idle instances were found.
     """
     if region is not None:
         if apply or accept_policy or fleet:
@@ -68,7 +68,7 @@ def spot(
 ) -> None:
     """Split each pool's target over reserved, spot and on-demand capacity, by what the market offers.
 
-    Exit code 3: actions are planned and --apply is not given.
+    Exit code 3: without --apply, actions are planned.
     """
     _run(SPOT, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 
@@ -82,7 +82,7 @@ def scale(
 ) -> None:
     """Set each pool's target from its load, its latency and its schedule.
 
-    Exit code 3: actions are planned and --apply is not given.
+    Exit code 3: without --apply, actions are planned.
     """
     _run(SCALE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)
 

@@ -225,7 +225,7 @@ RULES: Final = (
     Rule(
         id="metadata-protected",
         reason="A request that is forged through the engine must not read credentials or boot another system.",
-        remedy="Require IMDSv2 tokens and a hop limit of 1 on AWS, and a Shielded VM on Google Cloud.",
+        remedy="Require IMDSv2 tokens and a hop limit of 1 on AWS (2 outside pools); a Shielded VM on Google Cloud.",
         of_one=_metadata,
         judges="metadataOptions (AWS) and shieldedInstanceConfig (Google Cloud) of templates and instances",
     ),
@@ -245,6 +245,6 @@ RULES: Final = (
         reason="Disks outlive their instances.",
         remedy="Set encrypted to true, also for the root disk.",
         of_one=_disks,
-        judges="block devices of templates and instances, volumes and copies of snapshots (AWS)",
+        judges="disks of templates and instances, volumes, snapshot copies (AWS); Google Cloud encrypts all disks",
     ),
 )
