@@ -11,7 +11,7 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.prices.packaged import PackagedPrices
-from serving.sizing.choice import Able, Mix, Offer, Option, SizingDemand, ability, cheapest_mix, rank
+from serving.sizing.choice import MachineSizing, Mix, Offer, Option, SizingDemand, ability, cheapest_mix, rank
 from serving.sizing.model import ModelShape, Weights
 
 _REGIONS = {Cloud.AWS: "us-east-1", Cloud.GCP: "us-central1"}
@@ -74,7 +74,7 @@ def choose(
     prices: OfferPrices,
 ) -> Choice:
     """Rank these machines, each bought with each of these capacity types."""
-    able: list[tuple[Offer, Able]] = []
+    able: list[tuple[Offer, MachineSizing]] = []
     left_out: list[tuple[str, str]] = []
     for machine in machines:
         found = ability(*model, machine, demand)

@@ -26,7 +26,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.ledger.schema import LedgerError, open_ledger, schema_version
 from hosts.control import bundle, layout, ledger_file, root_files, units
 from hosts.control.layout import Ids
-from hosts.control.paths import COMMAND, LEDGER_GROUP, Places, User
+from hosts.control.paths import COMMAND, LEDGER_GROUP, HostPaths, User
 from hosts.control.releases import ReleaseError, Releases
 from hosts.control.settings import ControlSettings, ControlSettingsError
 from hosts.control.settings import load as load_settings
@@ -49,12 +49,12 @@ _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 _ENDED: Final = (UnitState.INACTIVE, UnitState.FAILED, UnitState.UNKNOWN)
 
 
-def here() -> Places:
+def here() -> HostPaths:
     """The control host that this program runs on."""
-    return Places(root=Path(os.environ.get(ROOT_VARIABLE) or "/"))
+    return HostPaths(root=Path(os.environ.get(ROOT_VARIABLE) or "/"))
 
 
-def read_settings(places: Places) -> ControlSettings:
+def read_settings(places: HostPaths) -> ControlSettings:
     """Read this machine's settings, and set the environment variables that select its cloud and fleet. Raises
     AppError.
     """
@@ -78,7 +78,7 @@ def find_programs(settings: ControlSettings) -> dict[str, str]:
     return {name: path for name, path in found.items() if path}
 
 
-def services_of(places: Places) -> dict[str, str]:
+def services_of(places: HostPaths) -> dict[str, str]:
     """The units of this machine and the health URL of each. Raises AppError."""
     settings = read_settings(places)
     return {one.name: one.healthy for one in units.services(settings, places, find_programs(settings))}
@@ -123,7 +123,7 @@ def _too_old(path: Path) -> str | None:
     return f"{path} is {age:.0f} s old" if age > _FEED_LIMIT_S else None
 
 
-def make_token(places: Places, ids: Ids | None) -> None:
+def make_token(places: HostPaths, ids: Ids | None) -> None:
     """Create the console's access token once per volume. The console and Alertmanager may read it."""
     token = _own_text(places.token).strip()
     if not token:
@@ -142,7 +142,7 @@ def _own_text(path: Path) -> str:
 
 
 def fetch_secrets(
-    places: Places, settings: ControlSettings, read: Callable[[str, str], str], announce: Callable[[str], None]
+    places: HostPaths, settings: ControlSettings, read: Callable[[str, str], str], announce: Callable[[str], None]
 ) -> None:
     """Write the values of secrets to the files that the units read, one file per user.
 
@@ -170,7 +170,7 @@ def fetch_secrets(
         root_files.write_durably(places.secrets(user), "\n".join(mine))
 
 
-def make_users(places: Places) -> Ids | None:
+def make_users(places: HostPaths) -> Ids | None:
     """The ids of the services' users and groups; None on an emulated machine, where all services run as one user.
 
     Raises StepError.
@@ -191,7 +191,7 @@ def _is_user(name: str) -> bool:
     return True
 
 
-def drop_privileges(places: Places) -> None:
+def drop_privileges(places: HostPaths) -> None:
     """Give up root's rights permanently, if this is root on a real machine: the following code opens files of other
     users.
 
@@ -218,7 +218,7 @@ def drop_privileges(places: Places) -> None:
 class LiveMachine:
     """This control host during a change of releases."""
 
-    places: Places
+    places: HostPaths
     settings: ControlSettings
     well_within: str = "3m"
     """How long services may take until all are healthy."""
@@ -297,7 +297,7 @@ class LiveMachine:
 
 
 def releases_of(
-    places: Places, settings: ControlSettings, announce: Callable[[str], None], well_within: str = "3m"
+    places: HostPaths, settings: ControlSettings, announce: Callable[[str], None], well_within: str = "3m"
 ) -> Releases:
     """The releases of this machine, with the notes of release 0.1 about them. Raises OSError."""
     if places.host.is_dir():
@@ -312,7 +312,7 @@ def _any_program() -> dict[str, str]:
     return {name: name for names in units.PROGRAMS.values() for name in names}
 
 
-def try_release(places: Places) -> str:
+def try_release(places: HostPaths) -> str:
     """Check that this release can run here: programs, fleet document, a copy of the ledger.
 
     Returns a description of the ledger. Raises AppError.
@@ -324,7 +324,7 @@ def try_release(places: Places) -> str:
     return _try_ledger(places)
 
 
-def _try_ledger(places: Places) -> str:
+def _try_ledger(places: HostPaths) -> str:
     """Migrate a copy of the ledger to this release's schema. The live ledger stays unchanged."""
     # release 0.1 stores it in a folder of its own user
     ledger = places.ledger if ledger_file.is_there(places.ledger) else places.ledger_link

@@ -23,7 +23,7 @@ from gpufleet.ledger.schema import file_of
 from gpufleet.logs import Log
 from gpufleet.settings.document import FleetDocument
 from hosts.control import hosts_file, layout, ledger_file, units, volume
-from hosts.control.paths import COMMAND, Places, User
+from hosts.control.paths import COMMAND, HostPaths, User
 from hosts.control.releases import ReleaseBusyError, ReleaseError
 from hosts.control.settings import ControlSettings, Role
 from hosts.node.ports import StepError
@@ -38,7 +38,7 @@ Announce = Callable[[str], None]
 """Receives progress messages for the user."""
 
 
-def install(places: Places) -> None:
+def install(places: HostPaths) -> None:
     """Write the unit that starts all services at each boot of this machine, and start it. Raises AppError."""
     settings = control_host.read_settings(places)
     programs = find_programs(settings)
@@ -51,7 +51,7 @@ def install(places: Places) -> None:
         raise AppError(str(error)) from error
 
 
-def start(places: Places, announce: Announce, *, as_it_is: bool) -> None:
+def start(places: HostPaths, announce: Announce, *, as_it_is: bool) -> None:
     """Mount the volume, prepare the ledger, write the configuration and start the services.
 
     Waits for the volume and the fleet document. `as_it_is`: start the current release, and ignore which release was
@@ -81,7 +81,7 @@ def start(places: Places, announce: Announce, *, as_it_is: bool) -> None:
         raise AppError(str(error)) from error
 
 
-def ensure_ledger(places: Places, announce: Announce) -> None:
+def ensure_ledger(places: HostPaths, announce: Announce) -> None:
     """Prepare the fleet's ledger at this release's schema. If the volume has none, restore the newest backup.
 
     Runs as the user that owns the ledger. Raises AppError.
@@ -107,7 +107,7 @@ def ensure_ledger(places: Places, announce: Announce) -> None:
         raise AppError(f"{places.ledger}: {error}") from error
 
 
-def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None:
+def feed(places: HostPaths, log: Log, stop: threading.Event, *, once: bool) -> None:
     """Write the state of the cloud into files for services without credentials, until `stop`. Raises AppError."""
     settings = control_host.read_settings(places)
     control_host.drop_privileges(places)
@@ -121,7 +121,7 @@ def feed(places: Places, log: Log, stop: threading.Event, *, once: bool) -> None
             return
 
 
-def settle(places: Places, announce: Announce) -> None:
+def settle(places: HostPaths, announce: Announce) -> None:
     """Resolve an interrupted upgrade: finish it, or roll it back if the services are unhealthy. Raises AppError."""
     settings = control_host.read_settings(places)
     try:
@@ -135,7 +135,7 @@ def settle(places: Places, announce: Announce) -> None:
         raise AppError(str(error)) from error
 
 
-def _settled(places: Places, settings: ControlSettings, announce: Announce) -> bool:
+def _settled(places: HostPaths, settings: ControlSettings, announce: Announce) -> bool:
     """Whether an interrupted upgrade was resolved, which also started all services.
 
     Otherwise this switches to the release that the volume records: a new machine's boot data may name an older one.
@@ -170,7 +170,7 @@ def _document(url: str, announce: Announce) -> FleetDocument:
             time.sleep(LOOK_S)
 
 
-def _as_watchdogs(places: Places, *arguments: str) -> None:
+def _as_watchdogs(places: HostPaths, *arguments: str) -> None:
     """Run a command of this release. The command drops root's rights and writes to the same log. Raises AppError."""
     command = [str(places.current / COMMAND), "host", *arguments]
     try:
@@ -185,7 +185,7 @@ def _as_watchdogs(places: Places, *arguments: str) -> None:
         )
 
 
-def _restore(document: FleetDocument, places: Places, announce: Announce, *, fresh: bool) -> None:
+def _restore(document: FleetDocument, places: HostPaths, announce: Announce, *, fresh: bool) -> None:
     """Restore the ledger from the newest backup if the volume has none."""
     # an interrupted restore starts again: rows that exist already are kept
     begun = places.ledger.with_name("ledger.restoring")
@@ -203,7 +203,7 @@ def _restore(document: FleetDocument, places: Places, announce: Announce, *, fre
     begun.unlink()
 
 
-def _name_prometheus(url: str, places: Places, announce: Announce) -> None:
+def _name_prometheus(url: str, places: HostPaths, announce: Announce) -> None:
     """Make the host name of `prometheus_url` resolve to loopback, where Prometheus listens, if it is this machine."""
     parts = urlsplit(url)
     name = parts.hostname
@@ -220,7 +220,7 @@ def _name_prometheus(url: str, places: Places, announce: Announce) -> None:
         )
 
 
-def _configure(document: FleetDocument, settings: ControlSettings, places: Places, announce: Announce) -> None:
+def _configure(document: FleetDocument, settings: ControlSettings, places: HostPaths, announce: Announce) -> None:
     if not places.emulated:
         _name_prometheus(document.prometheus_url, places, announce)
     near = units.near(settings)
@@ -236,7 +236,7 @@ def _configure(document: FleetDocument, settings: ControlSettings, places: Place
     announce(f"{places.monitoring}: Prometheus, Alertmanager and Grafana of {document.environment}")
 
 
-def _start_services(settings: ControlSettings, places: Places, announce: Announce) -> None:
+def _start_services(settings: ControlSettings, places: HostPaths, announce: Announce) -> None:
     systemd = Systemd(places.root)
     for name, text in units.render(settings, places, find_programs(settings)).items():
         # a change of the unit that runs this command takes effect at the next boot

@@ -9,7 +9,7 @@ from typing import Any, Final
 from app.errors import AppError
 from gpufleet.domain.activity import CloudError
 from gpufleet.settings.document import FleetDocument, Pool
-from serving.revisions import PoolRollout, RolloutError, Walk, next_step, rolled_back
+from serving.revisions import PoolRollout, RevisionRollout, RolloutError, next_step, rolled_back
 
 POLL_S: Final = 5.0
 
@@ -27,7 +27,7 @@ def walk(
     inventory, agents = inventory_of(document), agents_of(document, announce)
     changed: dict[str, int] = {}
     for pool in _pools(model, document, announce):
-        change = Walk(
+        change = RevisionRollout(
             rollout=PoolRollout(pool=pool.name, floor=pool.min, limit=limit),
             instances=lambda pool=pool: [one for one in inventory.instances() if one.pool == pool.name and one.alive],
             agents=agents,

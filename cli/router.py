@@ -137,7 +137,7 @@ def check(fleet: FleetOption = None, state: StateOption = DEFAULT_STATE) -> None
         raise AppError(f"{source.policy_url}: names pools that the fleet does not have: {', '.join(unknown)}")
     paths = RouterPaths(state=(state / "check").resolve())
     (paths.state / maps.FOLDER).mkdir(parents=True, exist_ok=True)
-    for name, entries in maps.build(topology, policy, (), maps.Live()).items():
+    for name, entries in maps.build(topology, policy, (), maps.LiveValues()).items():
         (paths.state / name.file).write_text(maps.render_map(entries))
     paths.server_state.write_text("1\n")
     paths.config.write_text(render_config(topology, policy, (), RouterSettings()))

@@ -220,9 +220,11 @@ class LiveIdleRule:
                 self._stopped.setdefault(replica, []).append(tick)
         return ended
 
-    def _listed(self, replica: int, launched: int) -> "Listed":
+    def _listed(self, replica: int, launched: int) -> "ListedReplica":
         marked = moment(self.activity, self._marked[replica]) if replica in self._marked else None
-        return Listed(marked=marked) if launched < 0 else Listed(moment(self.activity, launched), marked)
+        return (
+            ListedReplica(marked=marked) if launched < 0 else ListedReplica(moment(self.activity, launched), marked)
+        )
 
     def _first(self, tick: int) -> int:
         """Return the first tick of the window, by time, as a metrics store selects it."""
@@ -252,7 +254,7 @@ def moment(activity: ActivityHistory, tick: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedReplica:
     """The data about a replica in the cloud's instance list."""
 
     launched: datetime = LONG_AGO
@@ -261,7 +263,7 @@ class Listed:
 
 
 def observed(
-    activity: ActivityHistory, policy: IdlePolicy, listed: Mapping[int, Listed], window: slice
+    activity: ActivityHistory, policy: IdlePolicy, listed: Mapping[int, ListedReplica], window: slice
 ) -> IdleObservation:
     """Return the data that production's watchdog would see of these replicas, each as a separate pool. `window`
     selects the evaluated ticks.
@@ -279,7 +281,7 @@ def observed(
     )
 
 
-def _instance(name: str, listed: Listed) -> Instance:
+def _instance(name: str, listed: ListedReplica) -> Instance:
     return Instance(
         id=name,
         cloud=Cloud.AWS,

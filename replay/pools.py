@@ -15,7 +15,7 @@ import numpy as np
 from gpufleet.domain.decisions import Action, ChangeBudget
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy
 from replay.histories import ActivityHistory, Bools, Ints
-from replay.idle import IdleScore, Listed, begin, last_work, moment, observed
+from replay.idle import IdleScore, ListedReplica, begin, last_work, moment, observed
 from replay.rows import origin
 from replay.sizers import OwnSizer, Sizer, sizer
 from watchdogs.idle.decide import decide
@@ -83,7 +83,7 @@ class LivePoolRule:
         """
         last = self._last[tick]
         asked = sorted(candidates, key=lambda replica: (last[replica], replica))[: 2 * count]
-        listed = {n: Listed(marked=moment(self.pool, max(0, int(last[n])))) for n in asked}
+        listed = {n: ListedReplica(marked=moment(self.pool, max(0, int(last[n])))) for n in asked}
         seen = observed(self.pool, self.idle, listed, slice(max(0, tick - 1), tick + 1))
         seen = replace(seen, budget=ChangeBudget(per_run=count, per_hour=count))
         decisions = zip(asked, decide(seen, moment(self.pool, tick)).decisions, strict=True)

@@ -80,7 +80,7 @@ def rolled_back(digest: str, statuses: Mapping[str, Mapping[str, Any]]) -> str |
 
 
 @dataclass(slots=True, kw_only=True)
-class Walk:
+class RevisionRollout:
     """Rolls a revision out to one pool. It calls `instances` before every step, because pools change meanwhile.
 
     It stores no state: after a killed rollout, the next one continues from the statuses of the instances.

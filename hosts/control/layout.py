@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from hosts.control import ledger_file, root_files
-from hosts.control.paths import LEDGER_GROUP, Places, User
+from hosts.control.paths import LEDGER_GROUP, HostPaths, User
 
 ROOT: Final = "root"
 _NOTES: Final = ("release.json", "change.json", "ledger.before-upgrade.db", "secrets.env", "console.token")
@@ -46,7 +46,7 @@ class Folder:
     mode: int
 
 
-def folders(places: Places) -> tuple[Folder, ...]:
+def folders(places: HostPaths) -> tuple[Folder, ...]:
     """Return all folders of a control host, parents before children."""
     own = [(user, places.state(user)) for user in User]
     return (
@@ -67,7 +67,7 @@ def folders(places: Places) -> tuple[Folder, ...]:
     )
 
 
-def make_users(run: Callable[[Sequence[str]], str], known: Callable[[str], bool], place: Places) -> None:
+def make_users(run: Callable[[Sequence[str]], str], known: Callable[[str], bool], place: HostPaths) -> None:
     """Create missing users and groups. `known`: whether a user of that name exists. Raises StepError."""
     run(["groupadd", "--system", "--force", LEDGER_GROUP])
     for user in User:
@@ -78,7 +78,7 @@ def make_users(run: Callable[[Sequence[str]], str], known: Callable[[str], bool]
     run(["usermod", "--append", "--groups", LEDGER_GROUP, User.WATCH])
 
 
-def prepare(places: Places, ids: Ids | None) -> list[str]:
+def prepare(places: HostPaths, ids: Ids | None) -> list[str]:
     """Create missing folders, migrate files of release 0.1 and set the owners. Return the names of moved files.
 
     It can be interrupted at any point; the next boot repeats it. Services do not run yet. `ids`: None if one user
@@ -100,7 +100,7 @@ def prepare(places: Places, ids: Ids | None) -> list[str]:
     return moved
 
 
-def migrate_root_files(places: Places, *, by_root: bool) -> list[str]:
+def migrate_root_files(places: HostPaths, *, by_root: bool) -> list[str]:
     """Move the files that root trusts from the top of the volume, unless release 0.1 runs now. Raises OSError."""
     if _is_locked(places.data / places.change_lock.name):
         return []
@@ -120,7 +120,7 @@ def migrate_root_files(places: Places, *, by_root: bool) -> list[str]:
     return moved
 
 
-def _migrate_ledger(places: Places, ids: Ids | None) -> list[str]:
+def _migrate_ledger(places: HostPaths, ids: Ids | None) -> list[str]:
     """Move the ledger into its folder; leave a link at the path in fleet documents. Raises OSError."""
     folder, moved = places.ledger.parent, list[str]()
     if _is_regular(places.ledger_link) and places.ledger.exists():
@@ -144,7 +144,7 @@ def _migrate_ledger(places: Places, ids: Ids | None) -> list[str]:
     return moved
 
 
-def _clear(folder: Folder, places: Places, ids: Ids | None) -> None:
+def _clear(folder: Folder, places: HostPaths, ids: Ids | None) -> None:
     """Remove an invalid entry at a folder's path: a link, or monitoring configuration that root does not own."""
     if folder.path.is_symlink() and folder.path != places.data:
         folder.path.unlink()

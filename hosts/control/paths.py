@@ -36,7 +36,7 @@ LEDGER_GROUP: Final = "gpufleet-ledger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class HostPaths:
     """The folders and files of one control host."""
 
     root: Path = Path("/")

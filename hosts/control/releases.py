@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from hosts.control import bundle, root_files
-from hosts.control.paths import COMMAND, SHA256, Places
+from hosts.control.paths import COMMAND, SHA256, HostPaths
 
 VERSION: Final = 1
 
@@ -107,7 +107,7 @@ def _change_of(found: dict[str, Any]) -> ReleaseChange:
 class Releases:
     """The releases of one control host."""
 
-    places: Places
+    places: HostPaths
     machine: HostMachine
     announce: Callable[[str], None]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hosts.control.paths import LEDGER_GROUP, Places, User
+from hosts.control.paths import LEDGER_GROUP, HostPaths, User
 from hosts.control.settings import ControlSettings, Role
 
 BOOT: Final = "gpufleet-boot.service"
@@ -65,7 +65,7 @@ class ServiceUnit:
     memory: str = "2G"
 
 
-def services(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> tuple[ServiceUnit, ...]:
+def services(settings: ControlSettings, places: HostPaths, programs: Mapping[str, str]) -> tuple[ServiceUnit, ...]:
     """Return the services of this machine, in start order. `programs`: name of each of PROGRAMS -> path."""
     router = (_router(settings, places),) if settings.routes or settings.role is Role.ROUTER else ()
     if settings.role is Role.ROUTER:
@@ -80,7 +80,7 @@ def services(settings: ControlSettings, places: Places, programs: Mapping[str, s
     )
 
 
-def render(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> dict[str, str]:
+def render(settings: ControlSettings, places: HostPaths, programs: Mapping[str, str]) -> dict[str, str]:
     """Return all units: file name -> text."""
     made = {BOOT: _boot(places)}
     made |= {one.name: _unit(one, places) for one in services(settings, places, programs)}
@@ -110,11 +110,11 @@ def timers(settings: ControlSettings) -> tuple[str, ...]:
     return tuple(f"{name}.timer" for name in found)
 
 
-def _command(places: Places) -> str:
+def _command(places: HostPaths) -> str:
     return str(places.current / "bin" / "gpufleet")
 
 
-def _router(settings: ControlSettings, places: Places) -> ServiceUnit:
+def _router(settings: ControlSettings, places: HostPaths) -> ServiceUnit:
     bind, metrics = f"{settings.address}:8080", f"{settings.address}:8404"
     state, alone = places.state(User.ROUTER), settings.role is Role.ROUTER
     command = (_command(places), "router", "run", "--state", str(state), "--bind", bind, "--metrics", metrics)
@@ -134,7 +134,7 @@ def _router(settings: ControlSettings, places: Places) -> ServiceUnit:
     )
 
 
-def _feed(settings: ControlSettings, places: Places) -> ServiceUnit:
+def _feed(settings: ControlSettings, places: HostPaths) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-feed.service",
         what="feed of cloud data for services without credentials",
@@ -146,7 +146,7 @@ def _feed(settings: ControlSettings, places: Places) -> ServiceUnit:
     )
 
 
-def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> ServiceUnit:
+def _prometheus(settings: ControlSettings, places: HostPaths, programs: Mapping[str, str]) -> ServiceUnit:
     time, size = RETENTION
     return ServiceUnit(
         name="gpufleet-prometheus.service",
@@ -167,7 +167,7 @@ def _prometheus(settings: ControlSettings, places: Places, programs: Mapping[str
     )
 
 
-def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[str, str]) -> ServiceUnit:
+def _alertmanager(settings: ControlSettings, places: HostPaths, programs: Mapping[str, str]) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-alertmanager.service",
         what="Alertmanager",
@@ -186,7 +186,7 @@ def _alertmanager(settings: ControlSettings, places: Places, programs: Mapping[s
     )
 
 
-def _watch(settings: ControlSettings, places: Places) -> ServiceUnit:
+def _watch(settings: ControlSettings, places: HostPaths) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-watch.service",
         what="watchdogs (idle, spot, scale, cost)",
@@ -198,7 +198,7 @@ def _watch(settings: ControlSettings, places: Places) -> ServiceUnit:
     )
 
 
-def _of_watchdogs(settings: ControlSettings, places: Places) -> Rights:
+def _of_watchdogs(settings: ControlSettings, places: HostPaths) -> Rights:
     return Rights(
         user=User.WATCH,
         writes=(places.ledger.parent, places.state(User.WATCH)),
@@ -210,7 +210,7 @@ def _of_watchdogs(settings: ControlSettings, places: Places) -> Rights:
     )
 
 
-def _console(settings: ControlSettings, places: Places) -> ServiceUnit:
+def _console(settings: ControlSettings, places: HostPaths) -> ServiceUnit:
     listen = ("--listen", f"{settings.address}:9600", "--token-file", str(places.token_for(User.CONSOLE)))
     return ServiceUnit(
         name="gpufleet-console.service",
@@ -233,7 +233,7 @@ def _of_cloud(settings: ControlSettings) -> tuple[tuple[str, str], ...]:
     return tuple({"GPUFLEET_FLEET": settings.fleet, **METADATA_TIMEOUTS, **settings.environment}.items())
 
 
-def _of_feed(settings: ControlSettings, places: Places) -> tuple[tuple[str, str], ...]:
+def _of_feed(settings: ControlSettings, places: HostPaths) -> tuple[tuple[str, str], ...]:
     own = {name: value for name, value in settings.environment.items() if name == "GPUFLEET_ENVIRONMENT"}
     return tuple({"GPUFLEET_FLEET": f"file://{places.feed / 'fleet.json'}", **own}.items())
 
@@ -243,7 +243,7 @@ def near(settings: ControlSettings) -> str:
     return settings.inner if settings.address == "0.0.0.0" else settings.address  # noqa: S104 - compared, not bound
 
 
-def _boot(places: Places) -> str:
+def _boot(places: HostPaths) -> str:
     # This unit starts the others: volume, ledger and configuration come first, also after a reboot.
     return f"""\
 # Written by gpufleet; changes made here are lost.
@@ -267,7 +267,7 @@ WantedBy=multi-user.target
 """
 
 
-def _unit(service: ServiceUnit, places: Places) -> str:
+def _unit(service: ServiceUnit, places: HostPaths) -> str:
     return f"""\
 # Written by gpufleet; changes made here are lost.
 [Unit]
@@ -285,7 +285,7 @@ MemoryMax={service.memory}
 {_confined(service.rights, places)}"""
 
 
-def _task(places: Places, settings: ControlSettings, what: str, arguments: str) -> str:
+def _task(places: HostPaths, settings: ControlSettings, what: str, arguments: str) -> str:
     """Return the unit of a one-shot command, for a timer."""
     return f"""\
 # Written by gpufleet; changes made here are lost.
@@ -299,7 +299,7 @@ TimeoutStartSec=30min
 {_confined(_of_watchdogs(settings, places), places)}"""
 
 
-def _settle(places: Places) -> str:
+def _settle(places: HostPaths) -> str:
     # Runs as root because it stops and starts the other units. Usually there is nothing to do.
     return f"""\
 # Written by gpufleet; changes made here are lost.
@@ -333,7 +333,7 @@ WantedBy=timers.target
 """
 
 
-def _confined(rights: Rights, places: Places) -> str:
+def _confined(rights: Rights, places: HostPaths) -> str:
     lines = [
         f"User={rights.user}",
         *((f"SupplementaryGroups={' '.join(rights.groups)}",) if rights.groups else ()),

@@ -15,7 +15,7 @@ from localcloud.machines.spec import MachineSpec
 
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
-from hosts.control.paths import Places
+from hosts.control.paths import HostPaths
 from scripts.demo import observe
 from scripts.demo.stage import Stage, StoryError
 from scripts.demo.traffic import Traffic
@@ -36,7 +36,7 @@ class Host:
     id: str
     zone: str
     address: str
-    places: Places
+    places: HostPaths
 
     def run(self, stage: Stage, *arguments: str) -> None:
         """A command of its release, as a person on the machine gives it, echoed and shown."""
@@ -131,7 +131,7 @@ def _found(stage: Stage) -> Host | None:
     mine = [one for one in observe.instances() if one["type"] == MACHINES[stage.cloud]]
     if not mine or not mine[0]["address"]:
         return None
-    places = Places(root=machines / mine[0]["id"])
+    places = HostPaths(root=machines / mine[0]["id"])
     return Host(id=mine[0]["id"], zone=mine[0]["zone"], address=mine[0]["address"], places=places)
 
 

@@ -87,7 +87,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedRevision:
     """The content of a model's `served.json`."""
 
     digest: str
@@ -95,13 +95,13 @@ class Served:
     """Whether the control host changes running replicas. Otherwise only booting replicas serve the revision."""
 
 
-def read_served(store: ObjectStore, model: str) -> Served:
+def read_served(store: ObjectStore, model: str) -> ServedRevision:
     """Read `<model>/served.json`. Raises OSError, ManifestError."""
     with contextlib.closing(store.connect()) as reader:
         body = read_object(reader, f"{model}/served.json", 64 * 1024)
     try:
         found = json.loads(body)
-        return Served(
+        return ServedRevision(
             digest=manifests.check_digest(found["digest"]), changes_running=found.get("changes_running") is True
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -212,7 +212,7 @@ class Controller:
 
     def _wanted_maps(self, inputs: RouterInputs) -> maps.Maps:
         return maps.build(
-            inputs.topology, inputs.policy, inputs.keys, maps.Live(p95_ms=self.meter.p95_ms(time.time()))
+            inputs.topology, inputs.policy, inputs.keys, maps.LiveValues(p95_ms=self.meter.p95_ms(time.time()))
         )
 
     def _write_maps(self, wanted: maps.Maps) -> None:

@@ -54,14 +54,14 @@ Maps = Mapping[Map, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
+class LiveValues:
     """Values measured while the router runs."""
 
     p95_ms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Pool to recent p95 in ms; a pool without traffic is absent."""
 
 
-def build(topology: Topology, policy: RouterPolicy, keys: tuple[ApiKey, ...], live: Live) -> Maps:
+def build(topology: Topology, policy: RouterPolicy, keys: tuple[ApiKey, ...], live: LiveValues) -> Maps:
     """Build all maps from fleet, policy, keys and measurements. Pure."""
     models = {**topology.models, **{name: m.default for name, m in policy.models.items() if m.default}}
     canaries = {name: m.canary for name, m in policy.models.items() if m.canary is not None}
@@ -125,6 +125,6 @@ def _slots(policy: RouterPolicy, model: str) -> tuple[str, ...]:
     return tuple(arm.pool for arm in policy.model(model).arms for _ in range(arm.percent))
 
 
-def _fastest(pools: tuple[str, ...], live: Live) -> str:
+def _fastest(pools: tuple[str, ...], live: LiveValues) -> str:
     """Return the pool with the lowest p95. Unmeasured pools count as slowest; in a tie, the cheaper pool wins."""
     return min(pools, key=lambda pool: live.p95_ms.get(pool, UNKNOWN_MS))

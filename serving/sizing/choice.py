@@ -49,7 +49,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Able:
+class MachineSizing:
     """The fit and the speed of a machine type for the demand."""
 
     fit: Fit
@@ -61,7 +61,7 @@ class Option:
     """The demand served by machines of one type only."""
 
     offer: Offer
-    able: Able
+    able: MachineSizing
     count: int
     usd_per_hour: Decimal
     usd_per_million_tokens: Decimal
@@ -77,7 +77,7 @@ class Mix:
     usd_per_million_tokens: Decimal
 
 
-def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: SizingDemand) -> Able | str:
+def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: SizingDemand) -> MachineSizing | str:
     """Return the fit and speed of a machine type, or the reason why it cannot serve the demand.
 
     Its GPUs work as one engine or as several copies, whichever serves more. Measured speeds take precedence over
@@ -98,7 +98,7 @@ def ability(model: ModelShape, weights: Weights, machine: MachineType, demand: S
         weights_fp8=demand.weights_fp8,
     )
     ways = [_copied(whole, copies, demand) for copies in _copies(model, machine)]
-    able = [way for way in ways if isinstance(way, Able)]
+    able = [way for way in ways if isinstance(way, MachineSizing)]
     if not able:
         return str(ways[0])
     return max(able, key=lambda way: (way.speed.kind is SpeedOrigin.MEASURED, way.speed.requests_per_s))
@@ -109,12 +109,12 @@ def _copies(model: ModelShape, machine: MachineType) -> list[int]:
     return [1] if model.experts else [n for n in range(1, machine.gpu_count + 1) if machine.gpu_count % n == 0]
 
 
-def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> Able | str:
+def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> MachineSizing | str:
     """Return fit and speed of this number of copies on evenly shared GPUs, or the reason why they cannot serve."""
     one = _alone(replace(whole, gpus=whole.gpus // copies), demand)
     if copies == 1 or isinstance(one, str):
         return one
-    return Able(
+    return MachineSizing(
         fit=replace(one.fit, options=replace(one.fit.options, data_parallel_size=copies)),
         speed=replace(
             one.speed,
@@ -125,7 +125,7 @@ def _copied(whole: SizedReplica, copies: int, demand: SizingDemand) -> Able | st
     )
 
 
-def _alone(replica: SizedReplica, demand: SizingDemand) -> Able | str:
+def _alone(replica: SizedReplica, demand: SizingDemand) -> MachineSizing | str:
     traffic = demand.traffic
     context = traffic.input_tokens + traffic.output_tokens
     request = FitRequest(context=context, kv_fp8=demand.kv_fp8, weights_fp8=demand.weights_fp8)
@@ -141,16 +141,16 @@ def _alone(replica: SizedReplica, demand: SizingDemand) -> Able | str:
         speed = replica.from_roofline(traffic, min(fits.concurrency or MOST_SEQUENCES, MOST_SEQUENCES))
     if speed is None:
         return "fits, but its latency is over the objective at any load"
-    return Able(fit=fits, speed=speed)
+    return MachineSizing(fit=fits, speed=speed)
 
 
-def rank(offers: Iterable[tuple[Offer, Able]], demand: SizingDemand) -> list[Option]:
+def rank(offers: Iterable[tuple[Offer, MachineSizing]], demand: SizingDemand) -> list[Option]:
     """Return the options, cheapest first."""
     options = [_option(offer, able, demand) for offer, able in offers]
     return sorted(options, key=lambda option: (option.usd_per_hour, option.count, option.offer.machine.name))
 
 
-def _option(offer: Offer, able: Able, demand: SizingDemand) -> Option:
+def _option(offer: Offer, able: MachineSizing, demand: SizingDemand) -> Option:
     count = max(1, ceil(demand.requests_per_s / able.speed.requests_per_s))
     cost = offer.usd_per_hour * count
     return Option(

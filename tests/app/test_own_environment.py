@@ -9,7 +9,7 @@ from app.fleets import ENVIRONMENTS, load_one
 from app.router_fleet import LiveFleet
 from gpufleet.settings.document import render
 from hosts.control import units
-from hosts.control.paths import Places
+from hosts.control.paths import HostPaths
 from hosts.control.settings import ControlSettings
 from tests.fixtures.router.router import document
 
@@ -48,7 +48,7 @@ def test_a_document_of_its_own_environment_is_read(
 def test_every_unit_that_reads_a_document_gets_its_environment() -> None:
     settings = ControlSettings(fleet="s3://b/fleet.json", bucket="s3://b", environment={ENVIRONMENTS: "prod"})
     programs = {name: name for names in units.PROGRAMS.values() for name in names}
-    texts = units.render(settings, Places(), programs)
+    texts = units.render(settings, HostPaths(), programs)
     readers = {name: text for name, text in texts.items() if "GPUFLEET_FLEET=" in text}
     assert len(readers) >= 6
     assert all('Environment="GPUFLEET_ENVIRONMENT=prod"' in text for text in readers.values())

@@ -21,7 +21,7 @@ from gpufleet.ledger import operations
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.log_fields import EVENTS, FIELDS
 from gpufleet.settings.document import FleetDocument
-from hosts.control.paths import Places, User
+from hosts.control.paths import HostPaths, User
 from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, ControlHosts, Machine, OnAws, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
 from tests.fixtures.networks import free_network
@@ -206,14 +206,14 @@ def _slack_token_is_only_in_memory(machine: Machine) -> None:
     assert f"GPUFLEET_SLACK_TOKEN={SLACK_VALUE}".encode() in (watch / "environ").read_bytes().split(b"\0")
 
 
-def _daemon_of(places: Places) -> Path:
+def _daemon_of(places: HostPaths) -> Path:
     """The folder in /proc of the machine's daemon."""
     found = next((pid for pid in Path("/proc").glob("[0-9]*") if _is_daemon_of(pid, places)), None)
     assert found is not None, "the daemon runs"
     return found
 
 
-def _is_daemon_of(process: Path, places: Places) -> bool:
+def _is_daemon_of(process: Path, places: HostPaths) -> bool:
     try:
         command = (process / "cmdline").read_bytes()
         return (

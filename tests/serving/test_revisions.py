@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpufleet.domain.model import Instance
-from serving.revisions import PoolRollout, RolloutError, Walk
+from serving.revisions import PoolRollout, RevisionRollout, RolloutError
 from tests.fixtures.watchdogs import plain
 
 OLD, NEW = "0" * 64, "1" * 64
@@ -70,8 +70,8 @@ class Pool:
             else:
                 self.digests[name] = NEW
 
-    def walk(self, floor: int = 1) -> Walk:
-        return Walk(
+    def walk(self, floor: int = 1) -> RevisionRollout:
+        return RevisionRollout(
             rollout=PoolRollout(pool="chat", floor=floor, limit=timedelta(seconds=60)),
             instances=lambda: [instance(name) for name in self.digests],
             agents=self,

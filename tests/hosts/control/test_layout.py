@@ -11,7 +11,7 @@ import pytest
 
 from hosts.control import layout
 from hosts.control.layout import Ids
-from hosts.control.paths import LEDGER_GROUP, Places, User
+from hosts.control.paths import LEDGER_GROUP, HostPaths, User
 
 OLD = 3900
 """The uid of release 0.1's only user."""
@@ -32,9 +32,9 @@ def owner(path: Path) -> tuple[int, int, int]:
     return found.st_uid, found.st_gid, found.st_mode & 0o7777
 
 
-def volume_of_release_0_1(root: Path) -> Places:
+def volume_of_release_0_1(root: Path) -> HostPaths:
     """Create a volume as release 0.1 leaves it: its user owns all files; the ledger has a WAL without checkpoint."""
-    places = Places(root=root)
+    places = HostPaths(root=root)
     for name in ("router", "prometheus/chunks_head", "alertmanager", "monitoring/grafana"):
         (places.data / name).mkdir(parents=True)
     for name in ("router/router.json", "prometheus/chunks_head/000001", "alertmanager/silences"):
@@ -63,7 +63,7 @@ def ids_here() -> Ids | None:
     return IDS if os.geteuid() == 0 else None
 
 
-def is_taken_over(places: Places) -> None:
+def is_taken_over(places: HostPaths) -> None:
     assert sorted(path.name for path in places.data.iterdir()) == sorted(
         ["host", "ledger", "ledger.db", "monitoring", *(user.folder for user in User)]
     )
@@ -158,7 +158,7 @@ def test_no_file_outside_changes_its_owner_through_a_link(tmp_path: Path) -> Non
 
 @AS_ROOT
 def test_users_with_other_ids_on_another_machine_keep_their_folders(tmp_path: Path) -> None:
-    places = Places(root=tmp_path)
+    places = HostPaths(root=tmp_path)
     layout.prepare(places, IDS)
     for user in User:
         (places.state(user) / "mine").write_text(user)

@@ -279,11 +279,11 @@ ROOTS_LOOK: Final = """\
 import io, sys
 from pathlib import Path
 from app.control_host import LiveMachine
-from hosts.control.paths import Places
+from hosts.control.paths import HostPaths
 from hosts.control.releases import ReleaseError
 from hosts.control.settings import ControlSettings
 
-machine = LiveMachine(places=Places(), settings=ControlSettings(fleet="", bucket=""))
+machine = LiveMachine(places=HostPaths(), settings=ControlSettings(fleet="", bucket=""))
 try:
     version = machine.schema()
     with Path("/run/copy").open("w+b") as copy:

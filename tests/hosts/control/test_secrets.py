@@ -11,7 +11,7 @@ from app.control_host import fetch_secrets, make_token
 from gpufleet.clouds import secrets
 from gpufleet.domain.activity import CloudError
 from hosts.control import layout, units
-from hosts.control.paths import Places, User
+from hosts.control.paths import HostPaths, User
 from hosts.control.settings import ControlSettings
 
 SETTINGS = ControlSettings(
@@ -22,9 +22,9 @@ SETTINGS = ControlSettings(
 )
 
 
-def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
+def fetched(folder: Path, known: dict[str, str]) -> tuple[HostPaths, list[str]]:
     """Fetch the secrets as a boot does; return the paths and the printed lines."""
-    places, printed = Places(root=folder), list[str]()
+    places, printed = HostPaths(root=folder), list[str]()
     layout.prepare(places, None)
 
     def read(reference: str, region: str) -> str:
@@ -37,7 +37,7 @@ def fetched(folder: Path, known: dict[str, str]) -> tuple[Places, list[str]]:
     return places, printed
 
 
-def seen_by_a_shell(places: Places, variable: str) -> str:
+def seen_by_a_shell(places: HostPaths, variable: str) -> str:
     """Return the value that a shell reads from the file; systemd and shells use the same quoting."""
     script = f'set -a; . "{places.secrets(User.WATCH)}"; printf %s "${variable}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=180, check=True)
@@ -76,7 +76,7 @@ def test_each_service_reads_only_its_own_secrets() -> None:
     programs = {name: name for name in ("prometheus", "prometheus-alertmanager", "haproxy")}
     found = {
         name.removeprefix("gpufleet-").removesuffix(".service"): re.findall(r"^EnvironmentFile=-(.+)$", text, re.M)
-        for name, text in units.render(SETTINGS, Places(), programs).items()
+        for name, text in units.render(SETTINGS, HostPaths(), programs).items()
         if name.endswith(".service")
     }
     watch, console = ["/run/gpu-fleet/secrets/watch.env"], ["/run/gpu-fleet/secrets/console.env"]
@@ -87,7 +87,7 @@ def test_each_service_reads_only_its_own_secrets() -> None:
 
 
 def test_the_watchdogs_get_slack_and_the_console_gets_the_ledgers_password(tmp_path: Path) -> None:
-    places = Places(root=tmp_path)
+    places = HostPaths(root=tmp_path)
     layout.prepare(places, None)
     places.own_secrets.write_text("# by hand\nPGPASSWORD=p\nGPUFLEET_SLACK_APP_TOKEN='mine'\n")
     fetch_secrets(places, SETTINGS, lambda reference, region: "theirs", list[str]().append)
@@ -97,7 +97,7 @@ def test_the_watchdogs_get_slack_and_the_console_gets_the_ledgers_password(tmp_p
 
 
 def test_manual_secrets_are_never_read_through_a_link(tmp_path: Path) -> None:
-    places, strange = Places(root=tmp_path), tmp_path / "shadow"
+    places, strange = HostPaths(root=tmp_path), tmp_path / "shadow"
     layout.prepare(places, None)
     strange.write_text("root=secret\n")
     places.own_secrets.symlink_to(strange)
@@ -120,7 +120,7 @@ def test_settings_contain_only_names_of_secrets() -> None:
 
 @pytest.mark.parametrize("there", [None, "", "\n"], ids=["none", "cut off", "blank"])
 def test_a_missing_token_is_created(tmp_path: Path, there: str | None) -> None:
-    places = Places(root=tmp_path)
+    places = HostPaths(root=tmp_path)
     layout.prepare(places, None)
     if there is not None:
         places.token.write_text(there)

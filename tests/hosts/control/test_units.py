@@ -16,7 +16,7 @@ from typer.main import get_command
 from cli.main import build
 from gpufleet.domain.model import Cloud
 from hosts.control import boot_data, bundle, units
-from hosts.control.paths import Places
+from hosts.control.paths import HostPaths
 from hosts.control.settings import ControlSettings, ControlSettingsError, Role, load
 from serving.user_data import UserDataError
 
@@ -34,7 +34,7 @@ SHA256 = "ab" * 32
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 @pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
 def test_systemd_accepts_every_unit(tmp_path: Path, settings: ControlSettings) -> None:
-    places = Places(root=tmp_path)
+    places = HostPaths(root=tmp_path)
     (places.current / "bin").mkdir(parents=True)
     programs = {name: str(places.current / "bin" / name) for name in (*PROGRAMS, "gpufleet")}
     for program in programs.values():
@@ -53,18 +53,18 @@ def test_systemd_accepts_every_unit(tmp_path: Path, settings: ControlSettings) -
 
 def test_the_services_of_each_role() -> None:
     def names(settings: ControlSettings) -> list[str]:
-        found = units.services(settings, Places(), PROGRAMS)
+        found = units.services(settings, HostPaths(), PROGRAMS)
         return [one.name.removeprefix("gpufleet-").removesuffix(".service") for one in found]
 
     assert names(SETTINGS) == ["feed", "alertmanager", "prometheus", "router", "watch", "console"]
     assert names(replace(SETTINGS, routes=False)) == ["feed", "alertmanager", "prometheus", "watch", "console"]
     assert names(ROUTER) == ["router"]
-    assert "gpufleet-backup.timer" not in units.render(ROUTER, Places(), PROGRAMS)
+    assert "gpufleet-backup.timer" not in units.render(ROUTER, HostPaths(), PROGRAMS)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, ROUTER], ids=lambda settings: str(settings.role))
 def test_each_timer_is_enabled_and_has_its_service(settings: ControlSettings) -> None:
-    texts = units.render(settings, Places(), PROGRAMS)
+    texts = units.render(settings, HostPaths(), PROGRAMS)
     assert sorted(units.timers(settings)) == sorted(name for name in texts if name.endswith(".timer"))
     tree: Any = get_command(build())
     for timer in units.timers(settings):
@@ -76,7 +76,7 @@ def test_each_timer_is_enabled_and_has_its_service(settings: ControlSettings) ->
 
 
 def test_only_services_for_other_machines_listen_on_the_network() -> None:
-    texts = units.render(SETTINGS, Places(), PROGRAMS)
+    texts = units.render(SETTINGS, HostPaths(), PROGRAMS)
     open_ = {name for name, text in texts.items() if "0.0.0.0" in text}
     assert open_ == {"gpufleet-router.service", "gpufleet-console.service"}
 
@@ -88,7 +88,7 @@ AS_ROOT = (units.BOOT, f"{units.SETTLE}.service")
 def _confined(settings: ControlSettings) -> dict[str, dict[str, list[str]]]:
     """Return the units that do not run as root: unit -> key -> values."""
     found: dict[str, dict[str, list[str]]] = {}
-    for name, text in units.render(settings, Places(), PROGRAMS).items():
+    for name, text in units.render(settings, HostPaths(), PROGRAMS).items():
         if name.endswith(".service") and name not in AS_ROOT:
             keys = found.setdefault(name.removeprefix("gpufleet-").removesuffix(".service"), {})
             for key, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
@@ -128,7 +128,7 @@ HARDEST_EXPOSURE: Final = {"router": 1.7, "prometheus": 1.7, "alertmanager": 1.7
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze on this machine")
 def test_no_unit_is_more_exposed_than_it_must_be(tmp_path: Path) -> None:
-    texts = units.render(SETTINGS, Places(), PROGRAMS)
+    texts = units.render(SETTINGS, HostPaths(), PROGRAMS)
     for name in _confined(SETTINGS):
         path = tmp_path / f"gpufleet-{name}.service"
         path.write_text(texts[path.name])
@@ -190,7 +190,7 @@ def test_a_boot_installs_the_given_bundle(tmp_path: Path, packed: bundle.Bundle)
     copy = f'echo "aws $1 $2 $4" >>"$CALLS"; cp {packed.path} "$5"'
     assert boot(script, tmp_path, copy).returncode == 0
     root = tmp_path / "root"
-    places = Places(root=root)
+    places = HostPaths(root=root)
     assert places.current.resolve() == places.release(packed.sha256)
     assert load(places.settings) == SETTINGS
     fetched = f"aws s3 cp s3://models/{bundle.key(packed.sha256)}"
@@ -205,7 +205,7 @@ def test_a_bundle_with_another_digest_never_runs(tmp_path: Path, packed: bundle.
     script = boot_data.render(SETTINGS, Cloud.AWS, "us-east-1", SHA256)
     ran = boot(script, tmp_path, f'cp {packed.path} "$5"')
     assert ran.returncode == 1 and "the bundle could not be fetched" in ran.stderr
-    assert not (tmp_path / "calls").exists() and not Places(root=tmp_path / "root").current.exists()
+    assert not (tmp_path / "calls").exists() and not HostPaths(root=tmp_path / "root").current.exists()
 
 
 @pytest.mark.parametrize("name", ["", "ab", "AB" * 32, "ab" * 32 + "\n", "../" * 20])

@@ -18,7 +18,7 @@ from cli.main import build
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
 from serving.sizing import families, speed
-from serving.sizing.choice import Able, Offer, SizingDemand, ability, cheapest_mix, rank
+from serving.sizing.choice import MachineSizing, Offer, SizingDemand, ability, cheapest_mix, rank
 from serving.sizing.fit import FitRequest, spread
 from serving.sizing.model import ModelShape, Weights
 from serving.sizing.speed import SizedReplica, Speed, SpeedOrigin, Traffic, from_measurements, was_measured
@@ -145,7 +145,7 @@ def test_unneeded_gpus_serve_further_copies(name: str, machine_type: str, copies
     machine = catalogue.machine(Cloud.AWS, machine_type)
     traffic = Traffic(input_tokens=1000, output_tokens=200)
     found = ability(model, heavy, machine, SizingDemand(traffic=traffic, requests_per_s=1))
-    assert isinstance(found, Able)
+    assert isinstance(found, MachineSizing)
     options = found.fit.options
     assert options.data_parallel_size == copies
     assert (
@@ -158,7 +158,7 @@ def test_unneeded_gpus_serve_further_copies(name: str, machine_type: str, copies
     assert found.speed.requests_per_s <= alone.requests_per_s * copies
 
 
-def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
+def _offer(name: str, usd: str, rate: float) -> tuple[Offer, MachineSizing]:
     model, heavy = model_of(LLAMA_8B)
     machine = catalogue.machine(Cloud.AWS, name)
     fits = spread(model, heavy, catalogue.gpu("L4"), 1, FitRequest(context=1024))
@@ -168,7 +168,7 @@ def _offer(name: str, usd: str, rate: float) -> tuple[Offer, Able]:
     made = Speed(
         requests_per_s=rate, concurrency=8, ttft_s=0.1, itl_s=0.01, kind=SpeedOrigin.ROOFLINE, source="a test"
     )
-    return offer, Able(fit=fits, speed=made)
+    return offer, MachineSizing(fit=fits, speed=made)
 
 
 def test_costs_are_exact_and_include_idle_time() -> None:
