@@ -90,7 +90,7 @@ def bad_revision(stage: Stage, memory: Memory) -> None:
     publish.add(stage.cloud, source, described)
     done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "300s", described.digest, codes=(0, 1))
     if "rolled back" not in done.stdout + done.stderr:
-        raise ChaosError(f"a broken revision was rolled out, or did not go back: {done.stdout}{done.stderr}")
+        raise ChaosError(f"a broken revision was rolled out, or was not rolled back: {done.stdout}{done.stderr}")
 
 
 def roll_back(stage: Stage, memory: Memory) -> None:
