@@ -26,7 +26,7 @@ from scripts.demo.story import farewell, run_story
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 all steps succeeded, 1 a step failed, 2 wrong use, 130 interrupted."""
+    """Exit code: 0 all steps succeeded, 1 a step failed, 2 invalid usage, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="the cloud of the demo")
     parser.add_argument(
