@@ -12,7 +12,7 @@ from app.errors import AppError
 from app.ledgers import ledger_name, not_here
 from app.wiring import AllInstances, Wired, prices_of, wire
 from gpufleet.console import ledger_data
-from gpufleet.console.view import AlertView, CostView, FleetView, InstanceSignals, MarketView, Read, build
+from gpufleet.console.view import AlertView, CostView, FleetData, FleetView, InstanceSignals, MarketView, build
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.model import CapacityType, Instance
@@ -85,7 +85,7 @@ class Watched:
             signals = with_phases(signals, wired.ports.agents, instances or ())
         self._problems += self._try("order keys", lambda: self._unknown_keys(wired, signals, now), list[str]())
         marked = [one.id for one in instances or () if one.idle_since is not None]
-        read = Read(
+        read = FleetData(
             document=self.document,
             at=now,
             instances=instances,
@@ -129,7 +129,7 @@ class Watched:
             return
         left = None
         if self.costs is Costs.LEFT:
-            left = ledger_data.costs_left(wired.engine, ledger_name(self.document), now)
+            left = ledger_data.stored_costs(wired.engine, ledger_name(self.document), now)
         if left is not None:
             self._hour, self._today = left
         elif is_over(self._costs_at, COSTS_EVERY, now):

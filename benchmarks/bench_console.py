@@ -28,7 +28,7 @@ from gpufleet.console import page
 from gpufleet.console.document import document as as_document
 from gpufleet.console.text import screen
 from gpufleet.console.top import Screen, draw
-from gpufleet.console.view import FleetView, InstanceSignals, Read, build
+from gpufleet.console.view import FleetData, FleetView, InstanceSignals, build
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger
@@ -51,7 +51,7 @@ def run() -> Iterator[Table]:
         )
         for one in machines
     }
-    read = Read(document=document(*pools), at=NOW, instances=machines, signals=signals)
+    read = FleetData(document=document(*pools), at=NOW, instances=machines, signals=signals)
     view = build(read, lambda _: Decimal(1))
     works: dict[str, Callable[[], object]] = {
         "add up": lambda: build(read, lambda _: Decimal(1)),

@@ -13,7 +13,7 @@ from cli.windows import parse_moment
 from gpufleet.costs.document import price_row, text
 from gpufleet.costs.render import Row, table
 from gpufleet.domain.prices import Price, Rank
-from gpufleet.prices.book import is_stale, serves_watchdogs, stale_after
+from gpufleet.prices.book import is_stale, is_usable_by_watchdogs, stale_after
 from gpufleet.settings.document import FleetDocument
 
 
@@ -92,7 +92,7 @@ def _row(document: FleetDocument, quote: prices.Quote, moment: datetime) -> dict
     sku = quote.sku
     head = {"environment": document.environment, "sku": sku.name, "region": sku.region, "zone": sku.zone}
     sources = [_source(price, moment) for price in quote.sources]
-    watched = next((price for price in quote.sources if serves_watchdogs(price, moment)), None)
+    watched = next((price for price in quote.sources if is_usable_by_watchdogs(price, moment)), None)
     more = {
         "watchdogs_usd_per_hour": None if watched is None else text(watched.usd_per_hour),
         "sources": sources,

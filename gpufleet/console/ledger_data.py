@@ -79,7 +79,7 @@ def preemptions(engine: Engine, fleet: str) -> Mapping[str, int]:
         return {row[0]: row[1] for row in connection.execute(statement)}
 
 
-def costs_left(engine: Engine, fleet: str, now: datetime) -> tuple[CostView, CostView | None] | None:
+def stored_costs(engine: Engine, fleet: str, now: datetime) -> tuple[CostView, CostView | None] | None:
     """The costs of the hour and of today as the cost watchdog's last pass stored them; None if it stored none.
 
     Today's costs are absent if the day began after that pass: yesterday's sum does not apply.

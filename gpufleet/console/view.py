@@ -118,7 +118,7 @@ class PoolStatus:
     @property
     def queued(self) -> float | None:
         """Requests that wait in an engine or in the router; None: both are unknown."""
-        return added((self.waiting, self.held))
+        return sum_of_known((self.waiting, self.held))
 
     @property
     def usd_per_million_tokens(self) -> Decimal | None:
@@ -152,7 +152,7 @@ class MarketView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class FleetData:
     """Everything that was read; `problems` names what failed."""
 
     document: FleetDocument
@@ -190,13 +190,13 @@ class FleetView:
     usd_per_hour: Decimal | None
     """None: the inventory is not known."""
     unpriced: int
-    read: Read
+    read: FleetData
 
 
 Price = Callable[[Instance], Decimal | None]
 
 
-def build(read: Read, price: Price) -> FleetView:
+def build(read: FleetData, price: Price) -> FleetView:
     """The view of one fleet."""
     alive = [one for one in read.instances or () if one.alive and not one.is_infrastructure]
     shown = [
@@ -245,7 +245,7 @@ def _instance(
     )
 
 
-def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolStatus:
+def _pool(pool: Pool, instances: Sequence[InstanceView], read: FleetData) -> PoolStatus:
     priced = [instance.usd_per_hour for instance in instances if instance.usd_per_hour is not None]
     return PoolStatus(
         name=pool.name,
@@ -257,8 +257,8 @@ def _pool(pool: Pool, instances: Sequence[InstanceView], read: Read) -> PoolStat
         draining=sum(instance.draining for instance in instances),
         marked=sum(instance.idle_since is not None for instance in instances),
         held=read.held.get(pool.name),
-        waiting=added(instance.signals.waiting for instance in instances),
-        tokens_per_second=added(instance.signals.tokens_per_second for instance in instances),
+        waiting=sum_of_known(instance.signals.waiting for instance in instances),
+        tokens_per_second=sum_of_known(instance.signals.tokens_per_second for instance in instances),
         usd_per_hour=sum(priced, Decimal(0)),
         unpriced=len(instances) - len(priced),
         unit=read.hour.by_pool[pool.name][1] if read.hour and pool.name in read.hour.by_pool else None,
@@ -275,7 +275,7 @@ def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) 
     )
 
 
-def added(values: Iterable[float | None]) -> float | None:
+def sum_of_known(values: Iterable[float | None]) -> float | None:
     """The sum of the known values; None when all are unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None

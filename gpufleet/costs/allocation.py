@@ -92,7 +92,7 @@ class LedgerFacts:
 
     runs: Sequence[Run]
     activity: Mapping[str, Sequence[ActivityHour]] = field(default_factory=dict[str, Sequence[ActivityHour]])
-    first_signs: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
+    first_readings: Mapping[str, Sequence[datetime]] = field(default_factory=dict[str, Sequence[datetime]])
     reservations: Sequence[Reservation] = ()
     declared: DeclaredCosts = DeclaredCosts()
     """The declared costs at the end of the window."""
@@ -161,7 +161,7 @@ def _of_runs(
         history = _RunHistory(
             run=run,
             hours=slots.ActivityTotals(facts.activity.get(run.instance_id, ())),
-            ready=_ready(run, facts.first_signs.get(run.instance_id, ())),
+            ready=_ready(run, facts.first_readings.get(run.instance_id, ())),
             periods=facts.whose or facts.periods,
         )
         yield from _of_run(history, covered, since, until)

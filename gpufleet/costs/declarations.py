@@ -23,7 +23,7 @@ from gpufleet.prices.book import PriceBook, PricedInterval, Sku
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredDeclaration:
     """A declaration and the time since when it applies."""
 
     at: datetime
@@ -37,9 +37,9 @@ def content_of(declared: DeclaredCosts) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def read(rows: Iterable[Declaration]) -> list[Kept]:
+def read(rows: Iterable[Declaration]) -> list[StoredDeclaration]:
     """The declarations of a ledger, oldest first. Raises ValueError for malformed content."""
-    return [Kept(at, _declared().validate_json(content)) for at, content in rows]
+    return [StoredDeclaration(at, _declared().validate_json(content)) for at, content in rows]
 
 
 def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datetime) -> str:
@@ -48,7 +48,7 @@ def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datet
     for period in known:
         start, end = max(period.since, since), min(period.until, until)
         if start < end:
-            for sku in period.book.asked():
+            for sku in period.book.requested_skus():
                 lines.setdefault(sku, []).extend(period.book.parts(sku, start, end))
     return json.dumps(_lines().dump_python(list(lines.items()), mode="json"))
 
@@ -56,7 +56,7 @@ def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datet
 class Declarations:
     """The declarations of a ledger, with the price book of each."""
 
-    def __init__(self, kept: Sequence[Kept], closed: Sequence[Confirmed], book: PriceBook) -> None:
+    def __init__(self, kept: Sequence[StoredDeclaration], closed: Sequence[Confirmed], book: PriceBook) -> None:
         """`closed`: bills in the order of their arrival. `book`: prices other than the stated ones."""
         self._kept, self._book = kept, book
         self._closed = [one for one in closed if one.prices is not None]
@@ -100,17 +100,17 @@ class Declarations:
             return self._open_book(index)
         if (index, final) not in self._closed_prices:
             lines = dict(_lines().validate_json(final.prices or "[]"))
-            self._closed_prices[index, final] = self._open_book(index).closed(lines)
+            self._closed_prices[index, final] = self._open_book(index).with_closed_prices(lines)
         return self._closed_prices[index, final]
 
     def _open_book(self, index: int) -> PriceBook:
         if index not in self._open_prices:
             own = self._kept[index].declared.prices
-            self._open_prices[index] = self._book.stating(own, _later(self._kept[index + 1 :]))
+            self._open_prices[index] = self._book.with_overrides(own, _later(self._kept[index + 1 :]))
         return self._open_prices[index]
 
 
-def _later(kept: Iterable[Kept]) -> list[Price]:
+def _later(kept: Iterable[StoredDeclaration]) -> list[Price]:
     """The first stated price of each sku."""
     found: list[Price] = []
     for one in kept:

@@ -23,7 +23,7 @@ from gpufleet.costs import bill_skus
 from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.csv_cells import cell
 from gpufleet.costs.report import Report
-from gpufleet.costs.teams import TeamShare, times
+from gpufleet.costs.teams import TeamShare, split_time
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import CURRENCY, Committed, Price
@@ -202,7 +202,7 @@ def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Char
         if not split:
             yield charge, charge.owner, of_instance.pop(charge.resource, [])
             continue
-        parts = times(charge.duration, [Decimal(share.engine_ms) for share in split])
+        parts = split_time(charge.duration, [Decimal(share.engine_ms) for share in split])
         for share, duration in zip(split, parts, strict=True):
             if duration:
                 tokens = of_team.pop((share.pool, share.team), None)

@@ -20,7 +20,7 @@ from gpufleet.costs.commitments import Coverage, DeclaredCosts
 from gpufleet.costs.pricing import FOREVER, PricingPeriod
 from gpufleet.costs.report import NONE, QUIET, Report, ReportScope, WindowFacts, compute, uncollected
 from gpufleet.costs.series import priced_alone
-from gpufleet.costs.tokens import EngineTokens, served
+from gpufleet.costs.tokens import EngineTokens, engine_tokens
 from gpufleet.costs.uncertainty import known_until
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
@@ -59,7 +59,7 @@ class CostQuery:
             """Declarations, oldest first."""
         if self._kept and self._kept[-1].declared != self._today:
             # no pass has read it yet: only its prices apply, and only if no other price is known
-            self._kept.append(declarations.Kept(FOREVER, self._today))
+            self._kept.append(declarations.StoredDeclaration(FOREVER, self._today))
         self.book = PriceBook(region=region, overrides=stated, observed=observed, packaged=packaged)
 
     def read(self, windows: Sequence[Interval]) -> None:
@@ -67,7 +67,7 @@ class CostQuery:
         since, until = min(start for start, _ in windows), max(end for _, end in windows)
         with self._engine.connect() as connection:
             self._runs = history.runs(connection, self._fleet, since, until, unended=True)
-            self._first_signs = rollups.first_signs(connection, self._fleet)
+            self._first_readings = rollups.first_readings(connection, self._fleet)
             self._reservations = reservations(connection, self._fleet, since, until)
             self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
             self._confirmed = closed_periods(connection, self._fleet, since, until)
@@ -126,7 +126,7 @@ class CostQuery:
             activity=history.ActivitySlots(
                 self._engine, self._fleet, since, until, [run.instance_id for run in runs]
             ),
-            first_signs=self._first_signs,
+            first_readings=self._first_readings,
             reservations=[one for one in seen.reservations if one.started_at < until and known_until(one) > since],
             declared=declared,
             coverage=periods[-1].coverage if periods else Coverage(declared, runs),
@@ -204,7 +204,7 @@ class CostQuery:
             return [
                 one
                 for start, end in pairwise(edges)
-                for one in served(rollups.reading_spans(connection, self._fleet, start, end), start, end)
+                for one in engine_tokens(rollups.reading_spans(connection, self._fleet, start, end), start, end)
             ]
 
 

@@ -9,7 +9,7 @@ from gpufleet.costs import speed
 from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure, Method, UnitCosts
 from gpufleet.costs.report import NONE, By, Report
-from gpufleet.costs.uncertainty import UnknownSpan, Why
+from gpufleet.costs.uncertainty import UnknownCause, UnknownSpan
 from gpufleet.domain import money
 
 Row = tuple[str, ...]
@@ -130,7 +130,7 @@ def coverage(report: Report) -> list[str]:
 
 def is_uncertain(report: Report) -> bool:
     """Whether costs are unknown for more than the minutes since the last pass."""
-    undated = any(span.why in (Why.UNDATED, Why.RECOUNTED) for span in report.unknown)
+    undated = any(span.why in (UnknownCause.UNDATED, UnknownCause.RECOUNTED) for span in report.unknown)
     return bool(report.unknown) and (bool(report.uncollected) or undated)
 
 

@@ -11,9 +11,9 @@ from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges
 from gpufleet.costs.cost_owners import with_owner_at
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.speed import MeasuredSpeed
-from gpufleet.costs.teams import TeamShare, split
+from gpufleet.costs.teams import TeamShare, split_by_engine_seconds
 from gpufleet.costs.tokens import EngineTokens
-from gpufleet.costs.uncertainty import UnknownSpan, Why, unknown_spans
+from gpufleet.costs.uncertainty import UnknownCause, UnknownSpan, unknown_spans
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger.closed_periods import Confirmed
@@ -225,20 +225,20 @@ def uncollected(known: WindowFacts, since: datetime, horizon: datetime) -> list[
 
 
 def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
-    by_why = {why: [span for span in spans if span.why is why] for why in Why}
-    if undated := by_why[Why.UNDATED]:
+    by_why = {why: [span for span in spans if span.why is why] for why in UnknownCause}
+    if undated := by_why[UnknownCause.UNDATED]:
         ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not ChargeKind.SHARED})
         yield f"{ends} ends have no exact time: charged until last seen; they may have cost {_bounds(undated)}"
-    if unseen := by_why[Why.UNSEEN]:
+    if unseen := by_why[UnknownCause.UNSEEN]:
         seen = len({span.like.resource for span in unseen})
         yield f"since the last pass, the {seen} resources that it saw may have cost {_bounds(unseen)}"
-    if others := by_why[Why.OTHERS]:
+    if others := by_why[UnknownCause.OTHERS]:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (
             f"use of {names} by others was not collected: its unused part is counted as in the last pass,"
             f" and may have cost {_bounds(others, '')}"
         )
-    if recounted := by_why[Why.RECOUNTED]:
+    if recounted := by_why[UnknownCause.RECOUNTED]:
         names = ", ".join(sorted({span.like.resource for span in recounted}))
         yield (
             f"the count of {names} changed between two passes: the old count is charged until the new one was seen,"
@@ -265,7 +265,7 @@ def by_team(report: Report, known: WindowFacts) -> Report:
     pools = known.facts.declared.split_by_team & report.groups[By.POOL].keys()
     for pool in sorted(pools):
         uses = {team: use for (of, team), use in known.uses.items() if of == pool}
-        parts = split(pool, report.groups[By.POOL][pool], uses)
+        parts = split_by_engine_seconds(pool, report.groups[By.POOL][pool], uses)
         if not parts:
             notes.append(f"pool {pool}: the router counted no engine seconds by team; its owner is charged all of it")
             pools -= {pool}

@@ -30,7 +30,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Avoided:
+class AvoidedCost:
     """The saving of ending one instance."""
 
     stop: Stop
@@ -47,7 +47,7 @@ class Savings:
     spot: Decimal
     """Against on-demand, as far as both prices are known; in dollar-seconds, like all of these."""
     spot_by_pool: dict[str, Decimal]
-    stops: Sequence[Avoided]
+    stops: Sequence[AvoidedCost]
     fallback: Decimal
     """The cost of on-demand in pools that have spot."""
     uncompared: tuple[str, ...] = ()
@@ -101,13 +101,13 @@ def _is_fallback(charge: Charge, pools: set[str | None]) -> bool:
 
 def avoided(
     stops: Sequence[Stop], runs: Sequence[Run], book: PriceBook, until: datetime, horizon: timedelta = HORIZON
-) -> list[Avoided]:
+) -> list[AvoidedCost]:
     """The saving of each stop. A launch ends the saving of the pool's earliest stop that is still saving."""
     by_id = {run.instance_id: run for run in runs}
     launches: dict[str | None, list[datetime]] = {}
     for run in sorted(runs, key=lambda run: run.started_at):
         launches.setdefault(run.pool, []).append(run.started_at)
-    found: list[Avoided] = []
+    found: list[AvoidedCost] = []
     for stop in sorted(stops, key=lambda stop: (stop.at, stop.instance_id)):
         run = by_id.get(stop.instance_id)
         if run is None:
@@ -124,7 +124,7 @@ def avoided(
         amount = money.ZERO if run.capacity_type is CapacityType.RESERVED else _price_of(run, book, stop.at, end)
         if run.capacity_type is CapacityType.RESERVED:
             because = "prepaid capacity: ending it saved nothing"
-        found.append(Avoided(stop=stop, until=end, because=because, amount=amount))
+        found.append(AvoidedCost(stop=stop, until=end, because=because, amount=amount))
     return found
 
 

@@ -88,7 +88,7 @@ def buckets(facts: LedgerFacts, book: PriceBook, cuts: Sequence[datetime]) -> li
 def priced_alone(facts: LedgerFacts) -> LedgerFacts:
     """The facts without activity. Sums stay the same: activity only distinguishes states, and is slow to read."""
     closed = [replace(one, facts=priced_alone(one.facts)) for one in facts.closed]
-    return replace(facts, activity={}, first_signs={}, closed=closed)
+    return replace(facts, activity={}, first_readings={}, closed=closed)
 
 
 def _in_span(facts: LedgerFacts, book: PriceBook, start: datetime, end: datetime) -> Iterator[Charge]:

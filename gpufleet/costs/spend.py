@@ -11,7 +11,7 @@ from gpufleet.costs.figures import Figure
 from gpufleet.costs.forecast import Cost
 from gpufleet.costs.report import NONE, QUIET, WindowFacts
 from gpufleet.costs.series import priced_alone
-from gpufleet.costs.teams import split
+from gpufleet.costs.teams import split_by_engine_seconds
 from gpufleet.costs.uncertainty import UnknownSpan, unknown_spans
 from gpufleet.domain import money
 
@@ -100,7 +100,7 @@ def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iter
         part = pools[pool]
         amounts = defaultdict(Decimal, {UseState.USED: part.amount})
         whole = Figure(amounts=amounts, too_much=part.too_much, too_little=part.too_little)
-        for share in split(pool, whole, uses):
+        for share in split_by_engine_seconds(pool, whole, uses):
             shared.add(pool)
             own = share.figure
             teams[share.team].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))

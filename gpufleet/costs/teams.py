@@ -40,7 +40,7 @@ class TeamShare:
     counted: TokenBasis
 
 
-def split(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamShare]:
+def split_by_engine_seconds(pool: str, whole: Figure, uses: Mapping[str, TeamUse]) -> list[TeamShare]:
     """A pool's figure by team; empty when no engine seconds are known."""
     names = [name for name in sorted(uses) if uses[name].replica_ms > 0]
     if not names:
@@ -72,7 +72,7 @@ def _dealt(whole: Figure, weights: Sequence[Decimal]) -> list[Figure]:
         for figure, part in zip(figures, _parts(amount, weights), strict=True):
             figure.amounts[state] = part
     for state, time in whole.times.items():
-        for figure, part in zip(figures, times(time, weights), strict=True):
+        for figure, part in zip(figures, split_time(time, weights), strict=True):
             figure.times[state] = part
     for kind, amount in whole.adjustments.items():
         for figure, part in zip(figures, _parts(amount, weights), strict=True):
@@ -89,7 +89,7 @@ def _parts(amount: Decimal, weights: Sequence[Decimal]) -> Sequence[Decimal]:
     return [-part for part in money.split(-amount, weights)]
 
 
-def times(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
+def split_time(time: timedelta, weights: Sequence[Decimal]) -> list[timedelta]:
     """A time by weight, in microseconds; the parts add up to it."""
     parts = money.split(money.seconds(time), weights, Decimal("0.000001"))
     return [timedelta(microseconds=int(part * 1_000_000)) for part in parts]

@@ -22,7 +22,9 @@ class EngineTokens:
     last: TokenReading
 
 
-def served(engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: datetime) -> Iterator[EngineTokens]:
+def engine_tokens(
+    engines: Iterable[Sequence[ReadingSpan]], since: datetime, until: datetime
+) -> Iterator[EngineTokens]:
     """Tokens per engine in the window. A span that begins before the window is the base of its differences."""
     for parts in engines:
         found = _of_engine(parts, since, until)

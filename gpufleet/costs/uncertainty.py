@@ -29,7 +29,7 @@ from gpufleet.prices.book import PriceBook
 _INSTANT: Final = timedelta(microseconds=1)
 
 
-class Why(StrEnum):
+class UnknownCause(StrEnum):
     """Why costs are unknown. The values are stable codes."""
 
     UNDATED = "undated_end"
@@ -41,10 +41,10 @@ class Why(StrEnum):
     def as_text(self) -> str:
         """The reason as text for people."""
         return {
-            Why.UNDATED: "its end has no time",
-            Why.UNSEEN: "not observed since",
-            Why.OTHERS: "use by others was not collected",
-            Why.RECOUNTED: "its count changed between two passes",
+            UnknownCause.UNDATED: "its end has no time",
+            UnknownCause.UNSEEN: "not observed since",
+            UnknownCause.OTHERS: "use by others was not collected",
+            UnknownCause.RECOUNTED: "its count changed between two passes",
         }[self]
 
 
@@ -57,7 +57,7 @@ class UnknownSpan:
     start: datetime
     end: datetime
     """The first pass that missed it, or the end of the window or the time of the report."""
-    why: Why
+    why: UnknownCause
     charged: Decimal
     """The amount in the report. Below zero where the cloud credits the first hour of a preempted spot instance."""
     least: Decimal
@@ -86,7 +86,7 @@ def _unknown_spans(
     for run in facts.runs:
         if run.end_exact and run.ended_at is not None:
             continue
-        stop, why = (horizon, Why.UNSEEN) if run.ended_at is None else (run.ended_at, Why.UNDATED)
+        stop, why = (horizon, UnknownCause.UNSEEN) if run.ended_at is None else (run.ended_at, UnknownCause.UNDATED)
         start = max(end_of(run), since)
         if start < min(stop, until):
             spans = _of_run(run, alone, book, (start, stop, until), why)
@@ -121,9 +121,9 @@ def _of_paid(
         least = most = paid
         if paid.recount is not None and changed <= begin:
             least, most = _fewest(paid, paid.recount), _most(paid, paid.recount)
-            why = Why.RECOUNTED
+            why = UnknownCause.RECOUNTED
         elif is_unseen:
-            why = Why.OTHERS
+            why = UnknownCause.OTHERS
         else:
             continue
         bounds = (None, replace(most, elsewhere=0)) if is_unseen else (least, most)
@@ -134,7 +134,7 @@ def _of_paid(
         # runs that may have continued have their own spans, which include their use of it
         later = replace(facts, runs=[_longest(run, paid, stop) for run in facts.runs])
         whole = replace(paid, last_seen_at=stop, elsewhere=0)
-        why = Why.UNSEEN if paid.missed_at == NOT_MISSED else Why.UNDATED
+        why = UnknownCause.UNSEEN if paid.missed_at == NOT_MISSED else UnknownCause.UNDATED
         yield from _unused_part(paid, (None, whole), (facts, later), book, (start, stop, why))
 
 
@@ -143,7 +143,7 @@ def _unused_part(
     bounds: tuple[Reservation | None, Reservation],
     facts: tuple[LedgerFacts, LedgerFacts],
     book: PriceBook,
-    span: tuple[datetime, datetime, Why],
+    span: tuple[datetime, datetime, UnknownCause],
 ) -> Iterator[UnknownSpan]:
     """The unused part of a reservation as charged, and its bounds. `bounds`: least (None: nothing unused) and most.
 
@@ -210,7 +210,7 @@ def _alone(facts: LedgerFacts) -> LedgerFacts:
 
 
 def _of_run(
-    run: Run, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime, datetime], why: Why
+    run: Run, facts: LedgerFacts, book: PriceBook, span: tuple[datetime, datetime, datetime], why: UnknownCause
 ) -> Iterator[UnknownSpan]:
     """`span`: the start of the unknown time, the latest possible end, and the end of the window."""
     start, stop, until = span
@@ -222,7 +222,7 @@ def _of_run(
         priced = [amount for amount in amounts if amount is not None]
         most = max(priced) if len(priced) == len(amounts) else None
         taken = amounts[0] or money.ZERO
-        if why is Why.UNDATED or most is None or not min(priced) == taken == most:
+        if why is UnknownCause.UNDATED or most is None or not min(priced) == taken == most:
             yield UnknownSpan(
                 like=like,
                 start=start,
@@ -301,7 +301,7 @@ def _fixed_charges(facts: LedgerFacts, book: PriceBook, start: datetime, horizon
             like=like,
             start=start,
             end=horizon,
-            why=Why.UNSEEN,
+            why=UnknownCause.UNSEEN,
             charged=money.ZERO,
             least=money.ZERO,
             most=amount,

@@ -241,7 +241,7 @@ def add_pass(connection: Connection, done: CostPass) -> None:
 
 def add_activity(connection: Connection, hours: Iterable[ActivityHour]) -> None:
     """Add known slots to the stored ones. Call inside `writing`, because it reads the rows that it changes."""
-    one_writer(connection)
+    lock_writers(connection)
     merged: dict[tuple[str, str, datetime], ActivityHour] = {}
     for hour in hours:
         merged[hour[:3]] = _with_slots(merged.get(hour[:3]), hour)
@@ -298,7 +298,7 @@ def _with_slots(known: ActivityHour | None, more: ActivityHour) -> ActivityHour:
     )
 
 
-def one_writer(connection: Connection) -> None:
+def lock_writers(connection: Connection) -> None:
     """Wait until no other transaction derives rows. SQLite has only one writer at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text(f"select pg_advisory_xact_lock({_DERIVING})"))

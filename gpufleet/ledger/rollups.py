@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from gpufleet.ledger.counters import MAX_GAP, Tokens, step
-from gpufleet.ledger.facts import MergeRule, TokenReading, merge, one_writer
+from gpufleet.ledger.facts import MergeRule, TokenReading, lock_writers, merge
 from gpufleet.ledger.tables import COUNTERS, EPOCH, PROCESSES, READINGS, TOKEN_HOURS
 
 HOUR: Final = timedelta(hours=1)
@@ -50,7 +50,7 @@ def floor_hour(at: datetime) -> datetime:
 
 def roll_up(connection: Connection, added: Iterable[TokenReading]) -> None:
     """Write the hours and processes that new readings touch. Call in the transaction that added them."""
-    one_writer(connection)
+    lock_writers(connection)
     readings = list(added)
     merge(connection, PROCESSES, _processes(readings), {"first_at": MergeRule.SHRINK})
     touched = {(*engine_of(reading), floor_hour(reading.at)) for reading in readings}
@@ -375,7 +375,7 @@ def engine_of_row(row: Any) -> tuple[str, ...]:
     return row.environment, row.instance_id, row.engine, row.model
 
 
-def first_signs(connection: Connection, environment: str) -> dict[str, list[datetime]]:
+def first_readings(connection: Connection, environment: str) -> dict[str, list[datetime]]:
     """When the engines of each instance were first read, one time per process."""
     found: dict[str, list[datetime]] = {}
     statement = (

@@ -129,7 +129,7 @@ class PriceBook:
             self._observed.setdefault(key, []).append(price)
         self._lines: dict[Sku, _Line | _ClosedLine] = {}
 
-    def stating(self, overrides: Iterable[Price], later: Iterable[Price] = ()) -> "PriceBook":
+    def with_overrides(self, overrides: Iterable[Price], later: Iterable[Price] = ()) -> "PriceBook":
         """A copy with other stated prices. `later` prices were stated afterwards: they apply if there is no other."""
         made = PriceBook(region=self.region, overrides=overrides, packaged=self._packaged)
         made._observed = self._observed  # noqa: SLF001
@@ -137,7 +137,7 @@ class PriceBook:
             made._later.setdefault(_stated_key(price), []).append(price)  # noqa: SLF001
         return made
 
-    def closed(self, lines: Mapping[Sku, Sequence[PricedInterval[Price | None]]]) -> "PriceBook":
+    def with_closed_prices(self, lines: Mapping[Sku, Sequence[PricedInterval[Price | None]]]) -> "PriceBook":
         """A copy for a closed span with fixed prices. Skus that were not requested at the closing have the prices of
         this book.
         """
@@ -146,7 +146,7 @@ class PriceBook:
         made._lines = {sku: _ClosedLine(parts) for sku, parts in lines.items()}  # noqa: SLF001
         return made
 
-    def asked(self) -> tuple[Sku, ...]:
+    def requested_skus(self) -> tuple[Sku, ...]:
         """The skus that were requested so far."""
         return tuple(self._lines)
 
@@ -291,7 +291,7 @@ def is_stale(price: Price, now: datetime) -> bool:
     return limit is not None and now - price.as_of > limit
 
 
-def serves_watchdogs(price: Price, now: datetime) -> bool:
+def is_usable_by_watchdogs(price: Price, now: datetime) -> bool:
     """Whether watchdogs use the price: all prices except stale ones from a cloud. Reports flag those as stale."""
     return price.rank is not Rank.LIVE or not is_stale(price, now)
 

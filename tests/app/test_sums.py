@@ -61,7 +61,7 @@ def ledger(filled: Path, tmp_path: Path) -> Iterator[Engine]:
 
 
 def left(ledger: Engine, now: datetime) -> tuple[CostView, CostView | None]:
-    found = ledger_data.costs_left(ledger, FLEET, now)
+    found = ledger_data.stored_costs(ledger, FLEET, now)
     assert found is not None
     return found
 
@@ -118,7 +118,7 @@ def test_later_pass_replaces_the_stored_sums(fleet: FleetDocument, ledger: Engin
 def test_empty_ledger_has_no_sums(fleet: FleetDocument, tmp_path: Path) -> None:
     engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
     cost_sums.store_sums(fleet, engine, LOOK)
-    assert ledger_data.costs_left(engine, FLEET, LOOK) is None
+    assert ledger_data.stored_costs(engine, FLEET, LOOK) is None
     engine.dispose()
 
 
@@ -136,7 +136,7 @@ def test_sums_are_used_while_they_are_of_the_last_pass(
     cost_sums.store_sums(fleet, ledger, LOOK)
     if look_after is not None:
         looked(ledger, LOOK + look_after)
-    assert (ledger_data.costs_left(ledger, FLEET, LOOK + HOUR) is not None) == taken
+    assert (ledger_data.stored_costs(ledger, FLEET, LOOK + HOUR) is not None) == taken
 
 
 def test_sum_of_yesterday_is_not_used_for_today(fleet: FleetDocument, ledger: Engine) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from app.errors import AppError
 from cli.main import build as command
 from gpufleet.console.access import PROXY_SECRET, SESSION_S, Access
-from gpufleet.console.view import Read, build
+from gpufleet.console.view import FleetData, build
 from gpufleet.domain.decisions import Reason
 from tests.fixtures.console.fleet import NOW, busy_view, document, instance
 from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
@@ -174,7 +174,7 @@ def test_an_instance_shows_its_decisions(signed_in: httpx.Client) -> None:
 def test_the_pages_of_a_large_fleet_stay_small(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     pools = [f"pool-{n}" for n in range(200)]
     machines = [instance(n, pool=pools[n % 200]) for n in range(5000)]
-    data.fleets = [build(Read(document=document(*pools), at=NOW, instances=machines), lambda _: Decimal(1))]
+    data.fleets = [build(FleetData(document=document(*pools), at=NOW, instances=machines), lambda _: Decimal(1))]
     page = signed_in.get("/")
     assert len(page.content) < 300_000
     first = signed_in.get("/instances")
@@ -203,7 +203,7 @@ def test_large_posts_are_refused_without_reading(data: FakeConsoleData, path: st
 
 def test_two_fleets_are_one_page(signed_in: httpx.Client, data: FakeConsoleData) -> None:
     other = build(
-        Read(document=document("chat").model_copy(update={"environment": "dev"}), at=NOW, instances=[]),
+        FleetData(document=document("chat").model_copy(update={"environment": "dev"}), at=NOW, instances=[]),
         lambda _: None,
     )
     data.fleets = [busy_view(), other]

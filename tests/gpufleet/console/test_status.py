@@ -15,7 +15,7 @@ from app.fleet_view import FIRST_ASKED, with_phases
 from gpufleet.console import page
 from gpufleet.console.document import document as as_document
 from gpufleet.console.text import screen, short_money, short_number
-from gpufleet.console.view import AlertView, FleetView, Read, build
+from gpufleet.console.view import AlertView, FleetData, FleetView, build
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
@@ -101,7 +101,7 @@ def test_without_metrics_agents_are_asked() -> None:
     machines = [instance(number) for number in (1, 2, 3)]
     agents = Agents({machines[0].id: Phase.READY, machines[1].id: Phase.DRAINING})
     signals = with_phases({}, agents, machines)
-    read = Read(document=document("chat"), at=NOW, instances=machines, signals=signals)
+    read = FleetData(document=document("chat"), at=NOW, instances=machines, signals=signals)
     view = build(read, lambda _: Decimal(1))
     (pool,) = view.pools
     assert (pool.ready, pool.draining, pool.tokens_per_second, pool.waiting) == (1, 1, None, None)
@@ -120,7 +120,7 @@ def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> N
     control = replace(instance(1, pool=None, role="control"), machine_type="m6i.large")
     astray = replace(instance(3, pool=None), id="i-astray", machine_type="m6i.large")
     prices = {instance(2).id: Decimal(2), astray.id: Decimal(1)}
-    read = Read(document=document("chat"), at=NOW, instances=[control, instance(2), astray])
+    read = FleetData(document=document("chat"), at=NOW, instances=[control, instance(2), astray])
     view = build(read, lambda machine: prices.get(machine.id))
     assert [one.id for one in view.instances] == [instance(2).id, "i-astray"]
     assert [one.id for one in view.orphans] == ["i-astray"]
@@ -129,14 +129,14 @@ def test_control_host_and_routers_are_neither_orphans_nor_without_a_price() -> N
 
 def test_instance_in_an_unlisted_group_is_an_orphan() -> None:
     stray = replace(instance(2), group="chat-spot-killed")
-    view = build(Read(document=document("chat"), at=NOW, instances=[instance(1), stray]), lambda _: Decimal(1))
+    view = build(FleetData(document=document("chat"), at=NOW, instances=[instance(1), stray]), lambda _: Decimal(1))
     assert ([one.id for one in view.orphans], view.usd_per_hour) == ([stray.id], Decimal(2))
     (pool,) = view.pools
     assert (pool.types[stray.capacity_type].there, pool.usd_per_hour) == (1, Decimal(1))
 
 
 def test_missing_is_not_zero() -> None:
-    view = build(Read(document=document("chat"), at=NOW, instances=None), lambda _: None)
+    view = build(FleetData(document=document("chat"), at=NOW, instances=None), lambda _: None)
     assert view.usd_per_hour is None
     text = shown(view)
     assert "– USD/h" in text
@@ -145,7 +145,7 @@ def test_missing_is_not_zero() -> None:
 
 
 def test_a_missing_price_makes_a_lower_bound() -> None:
-    read = Read(document=document("chat"), at=NOW, instances=[instance(1), instance(2)])
+    read = FleetData(document=document("chat"), at=NOW, instances=[instance(1), instance(2)])
     first = instance(1).id
     view = build(read, lambda machine: Decimal(2) if machine.id == first else None)
     assert view.unpriced == 1

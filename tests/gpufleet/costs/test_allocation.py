@@ -143,7 +143,7 @@ def test_interruption_credit_is_charged_at_the_end_of_the_run() -> None:
 def test_use_states_partition_the_duration_of_a_run() -> None:
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0b111 << 12, idle=0b11111 << 15)
     facts = LedgerFacts(
-        runs=[run(0, 300)], activity={"i-1": [hour]}, first_signs={"i-1": [T0 + timedelta(seconds=115)]}
+        runs=[run(0, 300)], activity={"i-1": [hour]}, first_readings={"i-1": [T0 + timedelta(seconds=115)]}
     )
     found = {row.state: row.duration.total_seconds() for row in bill(facts, 0, 301)}
     assert found == {UseState.STARTING: 115, UseState.USED: 30, UseState.IDLE: 50, UseState.UNMEASURED: 105}
@@ -207,7 +207,7 @@ def fleets(draw: st.DrawFn) -> LedgerFacts:
         machine_type="g6.xlarge",
         last_seen_at=T0 + timedelta(seconds=30_000),
     )
-    return LedgerFacts(runs=runs, activity=activity, first_signs=signs, reservations=[paid])
+    return LedgerFacts(runs=runs, activity=activity, first_readings=signs, reservations=[paid])
 
 
 CHANGES = st.lists(st.tuples(st.integers(1, 30_000), st.integers(1, 10**6)), max_size=4, unique_by=lambda c: c[0])

@@ -101,7 +101,7 @@ def bill(given: LedgerFacts, begin: float, end: float, prices: PriceBook | None 
 
 def test_run_is_split_by_use_state() -> None:
     busy = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=0b11 << 180, idle=0b1111 << 182)
-    given = facts(RUN, activity={"i-1": [busy]}, first_signs={"i-1": [T0 + 0.25 * HOUR, T0 + HOUR]})
+    given = facts(RUN, activity={"i-1": [busy]}, first_readings={"i-1": [T0 + 0.25 * HOUR, T0 + HOUR]})
     same(
         bill(given, 0, 0.75),
         row(0, 0.25, "0.25", "324", SPOT_PRICE, state=UseState.STARTING, on_demand=Decimal(648)),
@@ -121,7 +121,7 @@ def test_run_is_split_by_use_state() -> None:
     ],
 )
 def test_starting_state_ends_with_the_first_sign_of_the_engine(sign: float, starting: float) -> None:
-    given = facts(replace(RUN, ended_at=T0 + 4 * HOUR), first_signs={"i-1": [T0 + sign * HOUR]})
+    given = facts(replace(RUN, ended_at=T0 + 4 * HOUR), first_readings={"i-1": [T0 + sign * HOUR]})
     found = {charge.state: charge.duration / HOUR for charge in bill(given, 0, 4)}
     kept = {UseState.STARTING: starting, UseState.UNMEASURED: 4 - starting}
     assert found == {state: hours for state, hours in kept.items() if hours}

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from gpufleet.costs.allocation import LedgerFacts, charges
 from gpufleet.costs.commitments import BlockCommitment, DeclaredCosts, SharedCost, SpendCommitment
-from gpufleet.costs.declarations import Declarations, Kept, content_of, read
+from gpufleet.costs.declarations import Declarations, StoredDeclaration, content_of, read
 from gpufleet.costs.query import CostQuery
 from gpufleet.costs.report import By, Report, ReportScope, build
 from gpufleet.domain import money
@@ -241,7 +241,7 @@ def test_sums_of_owners_and_models_add_up_and_keep_their_bounds(
         )
         for n, (start, length, exact) in enumerate(ends)
     ]  # fmt: skip
-    over = Declarations([Kept(at, one) for at, one in kept.items()], [], PriceBook(region="us-east-1"))
+    over = Declarations([StoredDeclaration(at, one) for at, one in kept.items()], [], PriceBook(region="us-east-1"))
     last = CostPass(environment="e", at=moment(12 * 3600), host="h", metrics_from=None, metrics_until=None)
 
     def found(since: int, until: int) -> Report:
@@ -315,7 +315,7 @@ def test_everything_declared_is_stored_and_read_back() -> None:
         gpu_active_below={"chat": 0.02},
     )  # fmt: skip
     (found,) = read([Declaration(SEEN, content_of(whole))])
-    assert found == Kept(SEEN, whole)
+    assert found == StoredDeclaration(SEEN, whole)
     assert content_of(found.declared) == content_of(whole)
 
 
@@ -357,7 +357,7 @@ def test_parts_add_up_for_any_sequence_of_changes(
         )
         for n, second in enumerate(starts)
     ]  # fmt: skip
-    kept = Declarations([Kept(at, one) for at, one in seen.items()], [], PriceBook(region="us-east-1"))
+    kept = Declarations([StoredDeclaration(at, one) for at, one in seen.items()], [], PriceBook(region="us-east-1"))
 
     def total(since: datetime, until: datetime) -> tuple[Decimal, timedelta]:
         periods = kept.periods(runs, since, until)

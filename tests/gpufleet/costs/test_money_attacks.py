@@ -104,7 +104,7 @@ def test_cost_of_a_window_is_for_its_own_length(start: int, length: int, expecte
 def test_idle_time_is_what_was_measured_as_idle() -> None:
     """PR #1266: a swapped subtraction made idle large; #3900: both bases were the same."""
     hour = ActivityHour(environment="e", instance_id="i-1", hour=T0, busy=(1 << 270) - 1, idle=((1 << 90) - 1) << 270)
-    facts = LedgerFacts(runs=[run(1)], activity={"i-1": [hour]}, first_signs={"i-1": [T0]})
+    facts = LedgerFacts(runs=[run(1)], activity={"i-1": [hour]}, first_readings={"i-1": [T0]})
     of = {one.state: one.amount for one in bill(facts, book(on_demand="40"), timedelta(), HOUR)}
     assert of == {UseState.USED: 30 * 3600, UseState.IDLE: 10 * 3600}
 

@@ -16,7 +16,7 @@ from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure
 from gpufleet.costs.samples import RawSeries, team_readings
 from gpufleet.costs.slots import ActivitySample
-from gpufleet.costs.teams import split
+from gpufleet.costs.teams import split_by_engine_seconds
 from gpufleet.domain import money as exact
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.database import writing
@@ -104,7 +104,9 @@ def test_team_parts_add_up_exactly(
     for state, amount in amounts.items():
         whole.amounts[state] = amount
     whole.times[UseState.USED] = timedelta(microseconds=seconds)
-    parts = split("p", whole, {f"t{n}": TeamUse(replica_ms=ms, unmetered=1) for n, ms in enumerate(weights)})
+    parts = split_by_engine_seconds(
+        "p", whole, {f"t{n}": TeamUse(replica_ms=ms, unmetered=1) for n, ms in enumerate(weights)}
+    )
     assert bool(parts) == any(weights)
     if not parts:
         return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 
 from gpufleet.costs.samples import thin
-from gpufleet.costs.tokens import EngineTokens, served
+from gpufleet.costs.tokens import EngineTokens, engine_tokens
 from gpufleet.ledger.counters import MAX_GAP, Tokens
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import TokenReading, add_readings
@@ -52,7 +52,7 @@ def write(ledger: Engine, readings: Sequence[TokenReading], fleet: str = FLEET) 
 
 def read(ledger: Engine, since: float, until: float, fleet: str = FLEET) -> list[EngineTokens]:
     with ledger.connect() as connection:
-        return list(served(reading_spans(connection, fleet, at(since), at(until)), at(since), at(until)))
+        return list(engine_tokens(reading_spans(connection, fleet, at(since), at(until)), at(since), at(until)))
 
 
 def total(ledger: Engine, since: float, until: float, fleet: str = FLEET) -> Tokens:
