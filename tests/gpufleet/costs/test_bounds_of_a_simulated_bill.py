@@ -327,11 +327,14 @@ def simulated_fleets(draw: st.DrawFn) -> SimulatedFleet:
         for at in range(0, last + 1, every)
         if at == 0 or not any(start <= at < start + length for start, length in gaps)
     ]
+    begins = draw(st.one_of(st.just(0), SECONDS))
     reserved, records = 0, list[SimulatedRun]()
     for number in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from([ON_DEMAND, SPOT, RESERVED]))
         reserved += kind is RESERVED
         start, length = draw(SECONDS), draw(st.one_of(st.none(), st.integers(60, END), st.integers(60, 5_000)))
+        if kind is RESERVED:  # no instance runs in a reservation that does not exist yet
+            start = max(start, begins)
         records.append(
             SimulatedRun(
                 name=f"i-{number}",
@@ -343,7 +346,6 @@ def simulated_fleets(draw: st.DrawFn) -> SimulatedFleet:
                 taken=kind is SPOT and draw(st.booleans()), dated=draw(st.booleans()),
             )
         )  # fmt: skip
-    begins = draw(st.one_of(st.just(0), SECONDS))
     return SimulatedFleet(
         passes=passes, records=records, begins=begins, counts=draw(_counts(passes, begins)),
         settings=draw(_settings()),
