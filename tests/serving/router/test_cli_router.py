@@ -134,4 +134,4 @@ def test_a_status_is_shown_with_its_problems(tmp_path: Path, problems: list[str]
 
 
 def test_a_router_serves_one_fleet(fleet: Path) -> None:
-    assert "2 are named" in str(refused("render", "--fleet", fleet, "--fleet", fleet))
+    assert "one fleet, got 2" in str(refused("render", "--fleet", fleet, "--fleet", fleet))
