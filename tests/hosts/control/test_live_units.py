@@ -290,7 +290,7 @@ try:
         machine.save_ledger(copy)
         size = copy.seek(0, 2)
         copy.seek(0)
-        machine.put_back_ledger(copy) if sys.argv[1:] == ["put-back"] else None
+        machine.restore_ledger(copy) if sys.argv[1:] == ["put-back"] else None
     print(version, size)
 except ReleaseError as error:
     print("refused:", error)

@@ -13,7 +13,7 @@ import pytest
 
 from app.control_host import LiveMachine
 from hosts.control import bundle
-from hosts.control.paths import Places
+from hosts.control.paths import HostPaths
 from hosts.control.releases import HostMachine, ReleaseError
 from hosts.control.settings import ControlSettings
 from tests.fixtures.control.releases import FakeMachine
@@ -24,7 +24,7 @@ class Host:
     """A control host without a ledger and without releases."""
 
     machine: HostMachine
-    places: Places
+    places: HostPaths
     offer: Callable[[str, Path], object]
     """Put a bundle with that digest into the bucket."""
 
@@ -38,7 +38,7 @@ class Host:
 @pytest.fixture(params=["fake", "real"])
 def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setenv("GPUFLEET_LOCAL_ADDRESS", "127.0.0.1")
-    places = Places(root=tmp_path / "host")
+    places = HostPaths(root=tmp_path / "host")
     places.ledger.parent.mkdir(parents=True)
     if request.param == "fake":
         fake = FakeMachine(places=places)

@@ -1,4 +1,4 @@
-"""Contract test of the node agent's port `CloudSide`: EC2, Compute Engine, and `FakeCloud`.
+"""Contract test of the node agent's port `CloudServices`: EC2, Compute Engine, and `FakeCloud`.
 
 The real ones use metadata, secrets and buckets of instances on the embedded cloud.
 """
@@ -18,9 +18,9 @@ from google.cloud import storage
 
 from gpufleet.clouds.aws.metadata import Ec2Metadata
 from gpufleet.clouds.gcp.signed import GoogleMetadata
-from hosts.node.aws import Ec2Side
-from hosts.node.google import GoogleSide
-from hosts.node.ports import CloudNotice, CloudSide, Notice
+from hosts.node.aws import AwsServices
+from hosts.node.google import GoogleServices
+from hosts.node.ports import CloudNotice, CloudServices, Notice
 from serving.cache.store import read_object
 from tests.fixtures import local_token, signing
 from tests.fixtures.clouds.emulator import REGION, RunningCloud, make_group, make_template, wait_for
@@ -36,7 +36,7 @@ VALUE = signing.ENGINE_KEY
 class InstanceOnCloud:
     """A spot instance with its secret and its bucket, which has the object `key`."""
 
-    side: CloudSide
+    side: CloudServices
     instance_id: str
     machine_type: str
     secret: str
@@ -92,7 +92,7 @@ def _aws(cloud: RunningCloud, name: str, patch: pytest.MonkeyPatch) -> InstanceO
     endpoint = f"http://{found['PrivateIpAddress']}:1338"
     notice = {"instance": found["InstanceId"], "notice_s": 60}
     return InstanceOnCloud(
-        side=Ec2Side(Ec2Metadata(endpoint=endpoint, now=lambda: datetime.now(UTC)), REGION),
+        side=AwsServices(Ec2Metadata(endpoint=endpoint, now=lambda: datetime.now(UTC)), REGION),
         instance_id=found["InstanceId"], machine_type="g6.xlarge", secret=f"ssm:/{name}", missing_secret="ssm:/none",  # noqa: S106
         bucket=f"s3://models-{name}", preempt=lambda: cloud.control("POST", "preempt", notice),
     )  # fmt: skip
@@ -116,7 +116,7 @@ def _google(google: Google, name: str, patch: pytest.MonkeyPatch) -> InstanceOnC
     client.create_bucket(f"models-{name}", location="us-central1").blob("key").upload_from_string(b"content")
     notice = {"instance": member.name, "notice_s": 60}
     return InstanceOnCloud(
-        side=GoogleSide(GoogleMetadata(host=f"{address}:1338")),
+        side=GoogleServices(GoogleMetadata(host=f"{address}:1338")),
         instance_id=member.name, machine_type="g2-standard-8",
         secret=f"gcp-secret:projects/{PROJECT}/secrets/{name}",
         missing_secret=f"gcp-secret:projects/{PROJECT}/secrets/none", bucket=f"gs://models-{name}",
