@@ -209,9 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _metrics(self, query: str) -> bytes:
         if query in SCREENS:
             return self.answers.screen
-        if not ("vllm:" in query or "DCGM" in query):
+        if not ("gpufleet_engine_" in query or "DCGM" in query):
             return _prometheus({"resultType": "vector", "result": []})
-        body = self.answers.engine if "vllm:" in query else self.answers.gpu
+        body = self.answers.engine if "gpufleet_engine_" in query else self.answers.gpu
         return body.replace(NEWEST.encode(), str(time.time() - 5).encode())
 
     def _send(self, body: bytes, kind: str) -> None:

@@ -1,9 +1,10 @@
 """The single list of all metric names that this repository reads or serves, with unit and meaning.
 
-Engine metrics have the names of vLLM 0.32.0 (from the /metrics page of a running server). GPU exporter metrics have
-the names of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51). Machine metrics
-have the names of node_exporter 1.5.0 (from the /metrics page of a running one). The node agent serves
-`gpufleet_node_…`. Histograms are listed without `_bucket`, `_sum`, `_count`.
+Engine metrics have canonical names: `serving.engines` maps each engine's own names to them, and Prometheus renames
+them when it scrapes. Five metrics of vLLM keep their names. GPU exporter metrics have the names of dcgm-exporter
+(etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51). Machine metrics have the names of
+node_exporter 1.5.0 (from the /metrics page of a running one). The node agent serves `gpufleet_node_…`. Histograms are
+listed without `_bucket`, `_sum`, `_count`.
 """
 
 from collections.abc import Mapping
@@ -51,11 +52,11 @@ ROUTER_JOB: Final = "router"
 
 
 def _engine(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
-    return Metric(name=f"vllm:{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
-
-
-def _canonical(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"gpufleet_engine_{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
+
+
+def _vllm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
+    return Metric(name=f"vllm:{name}", kind=kind, source=Source.ENGINE, unit=unit, meaning=meaning)
 
 
 def _dcgm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
@@ -70,11 +71,11 @@ def _host(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
     return Metric(name=f"node_{name}", kind=kind, source=Source.HOST, unit=unit, meaning=meaning)
 
 
-# engine: labels engine, model_name
-REQUESTS_RUNNING: Final = _engine("num_requests_running", MetricKind.GAUGE, "requests", "in the running batch now")
-REQUESTS_WAITING: Final = _engine("num_requests_waiting", MetricKind.GAUGE, "requests", "queued in the engine now")
+# engine: canonical names, which Prometheus gives to each engine's own (`serving.engines`)
+REQUESTS_RUNNING: Final = _engine("requests_running", MetricKind.GAUGE, "requests", "in the running batch now")
+REQUESTS_WAITING: Final = _engine("requests_waiting", MetricKind.GAUGE, "requests", "queued in the engine now")
 KV_CACHE_USAGE: Final = _engine(
-    "kv_cache_usage_perc", MetricKind.GAUGE, "share 0 to 1", "used blocks of the KV cache"
+    "kv_cache_usage_ratio", MetricKind.GAUGE, "share 0 to 1", "used blocks of the KV cache"
 )
 PROMPT_TOKENS: Final = _engine(
     "prompt_tokens_total", MetricKind.COUNTER, "tokens", "input tokens processed, including cached ones"
@@ -83,20 +84,20 @@ PROMPT_TOKENS_CACHED: Final = _engine(
     "prompt_tokens_cached_total", MetricKind.COUNTER, "tokens", "input tokens served from a prefix cache"
 )
 GENERATION_TOKENS: Final = _engine("generation_tokens_total", MetricKind.COUNTER, "tokens", "output tokens generated")
-PREFIX_CACHE_QUERIES: Final = _engine(
+PREFIX_CACHE_QUERIES: Final = _vllm(
     "prefix_cache_queries_total", MetricKind.COUNTER, "tokens", "input tokens looked up in the prefix cache"
 )
-PREFIX_CACHE_HITS: Final = _engine(
+PREFIX_CACHE_HITS: Final = _vllm(
     "prefix_cache_hits_total", MetricKind.COUNTER, "tokens", "input tokens found in the prefix cache"
 )
-PREEMPTIONS: Final = _engine("num_preemptions_total", MetricKind.COUNTER, "requests", "removed from a full KV cache")
+PREEMPTIONS: Final = _vllm("num_preemptions_total", MetricKind.COUNTER, "requests", "removed from a full KV cache")
 REQUEST_SUCCESS: Final = _engine(
-    "request_success_total",
+    "requests_finished_total",
     MetricKind.COUNTER,
     "requests",
     "finished, by finished_reason (stop, length, abort, error, repetition)",
 )
-ADMISSION_REJECTIONS: Final = _engine(
+ADMISSION_REJECTIONS: Final = _vllm(
     "admission_rejections_total",
     MetricKind.COUNTER,
     "requests",
@@ -108,32 +109,30 @@ TIME_TO_FIRST_TOKEN: Final = _engine(
 INTER_TOKEN_LATENCY: Final = _engine(
     "inter_token_latency_seconds", MetricKind.HISTOGRAM, "seconds", "time between two tokens of a request"
 )
-E2E_LATENCY: Final = _engine("e2e_request_latency_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to last token")
+E2E_LATENCY: Final = _engine("request_duration_seconds", MetricKind.HISTOGRAM, "seconds", "arrival to last token")
 QUEUE_TIME: Final = _engine(
-    "request_queue_time_seconds", MetricKind.HISTOGRAM, "seconds", "time in the queue before the first run"
+    "queue_time_seconds", MetricKind.HISTOGRAM, "seconds", "time in the queue before the first run"
 )
 PREFILL_TIME: Final = _engine(
-    "request_prefill_time_seconds", MetricKind.HISTOGRAM, "seconds", "time to process a request's input"
+    "prefill_time_seconds", MetricKind.HISTOGRAM, "seconds", "time to process a request's input"
 )
-DECODE_TIME: Final = _engine(
-    "request_decode_time_seconds", MetricKind.HISTOGRAM, "seconds", "first token to last token"
-)
-CACHE_CONFIG: Final = _engine(
+DECODE_TIME: Final = _engine("decode_time_seconds", MetricKind.HISTOGRAM, "seconds", "first token to last token")
+CACHE_CONFIG: Final = _vllm(
     "cache_config_info", MetricKind.GAUGE, "always 1", "labels: num_gpu_blocks, block_size, kv_cache_size_tokens"
 )
-LIVE_TOKENS: Final = _canonical(
+LIVE_TOKENS: Final = _engine(
     "live_tokens_total",
     MetricKind.COUNTER,
     "tokens",
     "tokens processed, counted while requests run; only of engines whose other counters change at a request's end",
 )
-WORK_STEPS: Final = _canonical(
+WORK_STEPS: Final = _engine(
     "work_steps_total",
     MetricKind.COUNTER,
     "steps",
     "executions of any model: a change proves work; the value itself has no meaning",
 )
-OPEN_REQUESTS: Final = _canonical(
+OPEN_REQUESTS: Final = _engine(
     "open_requests", MetricKind.GAUGE, "requests", "accepted by the engine's HTTP server and not yet answered"
 )
 PROCESS_STARTED: Final = "process_start_time_seconds"

@@ -38,6 +38,9 @@ CONTRACT: Final = Contract(
         ),
         EngineSeries(name="vllm:time_to_first_token_seconds", measures=metrics.TIME_TO_FIRST_TOKEN),
         EngineSeries(name="vllm:inter_token_latency_seconds", measures=metrics.INTER_TOKEN_LATENCY),
+        EngineSeries(name="vllm:request_queue_time_seconds", measures=metrics.QUEUE_TIME),
+        EngineSeries(name="vllm:request_prefill_time_seconds", measures=metrics.PREFILL_TIME),
+        EngineSeries(name="vllm:request_decode_time_seconds", measures=metrics.DECODE_TIME),
         EngineSeries(
             name="vllm:e2e_request_latency_seconds",
             measures=metrics.E2E_LATENCY,

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from localcloud.engine.page import own_name
 
 from localcloud import tiny_model
 from serving import metrics
-from serving.metrics import MetricKind, Source
+from serving.engines import CONTRACTS, EngineKind
+from serving.metrics import MetricKind
 from tests.fixtures.vllm.servers import KEY, Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -65,26 +67,32 @@ def test_without_the_key_only_health_and_metrics_are_open(server: Server) -> Non
     assert KEY not in server.log.read_text()
 
 
+OF_VLLM = {
+    *(series.measures for series in CONTRACTS[EngineKind.VLLM].series),
+    *(metric for metric in metrics.ALL.values() if metric.name.startswith("vllm:")),
+}
+"""The metrics of vLLM that we read."""
 NOT_SIMULATED = {("simulated", metrics.PREFILL_TIME), ("simulated", metrics.DECODE_TIME)}
 """Metrics that the simulated engine lacks. Reports then weight by tokens (`gpufleet.costs.figures.Method`)."""
 
 
 def test_every_metric_that_we_read_is_served_with_its_type(server: Server) -> None:
     text, page = server.text(), server.page()
-    for metric in metrics.ALL.values():
-        if metric.source is not Source.ENGINE or (server.kind, metric) in NOT_SIMULATED:
+    for metric in OF_VLLM:
+        if (server.kind, metric) in NOT_SIMULATED:
             continue
-        assert f"# TYPE {metric.name} {metric.kind}" in text, metric.name
+        name = own_name(metric)
+        assert f"# TYPE {name} {metric.kind}" in text, name
         suffix = "_count" if metric.kind is MetricKind.HISTOGRAM else ""
-        samples = [sample for sample in page if sample.name == metric.name + suffix]
-        assert samples, metric.name
+        samples = [sample for sample in page if sample.name == name + suffix]
+        assert samples, name
         assert {sample.labels["model_name"] for sample in samples if "model_name" in sample.labels} <= {"tiny"}
-        assert all("engine" in s.labels for s in samples if metric is not metrics.ADMISSION_REJECTIONS), metric.name
+        assert all("engine" in s.labels for s in samples if metric is not metrics.ADMISSION_REJECTIONS), name
 
 
 def test_an_idle_engine_stays_idle(server: Server) -> None:
     until("a quiet engine", lambda: quiet(server))
-    counters = [m for m in metrics.ALL.values() if m.source is Source.ENGINE and m.kind is MetricKind.COUNTER]
+    counters = [metric for metric in OF_VLLM if metric.kind is MetricKind.COUNTER]
     before = {metric.name: server.value(metric) for metric in counters}
     for _ in range(6):
         time.sleep(0.3)

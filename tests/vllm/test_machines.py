@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from localcloud.engine.page import own_name
 
 from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
@@ -57,7 +58,7 @@ class Machines:
 
     def generated(self, name: str) -> float:
         page = parse(httpx.get(f"http://{self.address(name)}:8000/metrics", timeout=30).text)
-        found = total(page, metrics.GENERATION_TOKENS.name)
+        found = total(page, own_name(metrics.GENERATION_TOKENS))
         assert found is not None
         return found
 

@@ -27,15 +27,15 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs 
 def _engine(running: float, tokens: Callable[[float], float]) -> Page:
     def page(at: float) -> str:
         return (
-            f'vllm:num_requests_running{{engine="0",model_name="m"}} {running}\n'
-            f'vllm:num_requests_running{{engine="1",model_name="m"}} 0\n'
-            f'vllm:num_requests_waiting{{engine="0",model_name="m"}} 0\n'
-            f'vllm:num_requests_waiting{{engine="1",model_name="m"}} 0\n'
-            f'vllm:prompt_tokens_total{{engine="0",model_name="m"}} {tokens(at)}\n'
-            f'vllm:prompt_tokens_total{{engine="1",model_name="m"}} 7\n'
-            f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens(at)}\n'
-            f'vllm:generation_tokens_total{{engine="1",model_name="m"}} 7\n'
-            f'vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} 3\n'
+            f'gpufleet_engine_requests_running{{engine="0",model_name="m"}} {running}\n'
+            f'gpufleet_engine_requests_running{{engine="1",model_name="m"}} 0\n'
+            f'gpufleet_engine_requests_waiting{{engine="0",model_name="m"}} 0\n'
+            f'gpufleet_engine_requests_waiting{{engine="1",model_name="m"}} 0\n'
+            f'gpufleet_engine_prompt_tokens_total{{engine="0",model_name="m"}} {tokens(at)}\n'
+            f'gpufleet_engine_prompt_tokens_total{{engine="1",model_name="m"}} 7\n'
+            f'gpufleet_engine_generation_tokens_total{{engine="0",model_name="m"}} {tokens(at)}\n'
+            f'gpufleet_engine_generation_tokens_total{{engine="1",model_name="m"}} 7\n'
+            f'gpufleet_engine_requests_finished_total{{engine="0",finished_reason="stop",model_name="m"}} 3\n'
             f"process_start_time_seconds {BEGAN - 3600}\n"
             f"process_cpu_seconds_total {at}\n"
         )

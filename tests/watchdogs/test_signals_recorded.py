@@ -91,11 +91,11 @@ def test_token_counters_are_counted_per_engine(tmp_path: Path) -> None:
     parts = [one.with_labels(source="cache") for one in quiet if one.name.endswith("_tokens_total")]
     hole = [
         replace(one, value=lambda ago: None if ago == 600 else 0.0)
-        if one.name == "vllm:num_requests_waiting"
+        if one.name == "gpufleet_engine_requests_waiting"
         else one
         for one in engine(busy=False, number="1")
     ]
-    untold = [one for one in engine(busy=False, number="1") if one.name != "vllm:num_requests_waiting"]
+    untold = [one for one in engine(busy=False, number="1") if one.name != "gpufleet_engine_requests_waiting"]
     recorded = {"i-parts": [*quiet, *parts], "i-hole": [*quiet, *hole], "i-untold": [*quiet, *untold]}
     with prometheus(recorded, tmp_path) as store:
         found = signals.gather(store, signals.of_environment("test"), WINDOW, START)

@@ -20,6 +20,7 @@ from typing import Final
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.http_server import Answer, HttpRequest, HttpServer, Routes
+from localcloud.engine.page import own_name
 from localcloud.faults import FAULT_FOLDER
 from localcloud.same_user import LIMITS, refused
 from serving import metrics
@@ -105,9 +106,9 @@ class Simulator:
 
     def _activity(self, page: list[Sample], seconds: float) -> float:
         """GPU activity from 0 to 1, estimated from running requests and processed tokens."""
-        running = total(page, metrics.REQUESTS_RUNNING.name) or 0
-        made = total(page, metrics.GENERATION_TOKENS.name)
-        read = total(page, metrics.PROMPT_TOKENS.name)
+        running = total(page, own_name(metrics.REQUESTS_RUNNING)) or 0
+        made = total(page, own_name(metrics.GENERATION_TOKENS))
+        read = total(page, own_name(metrics.PROMPT_TOKENS))
         tokens = None if made is None or read is None else made + read
         moved = 0.0 if tokens is None or self.state.tokens is None else max(0.0, tokens - self.state.tokens)
         self.state.tokens = tokens

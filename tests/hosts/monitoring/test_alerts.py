@@ -58,9 +58,9 @@ class Case:
 GPU = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
 XID = "DCGM_FI_DEV_XID_ERRORS"
 USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
-RUNS, WAITS = "vllm:num_requests_running", "vllm:num_requests_waiting"
-TOKENS = "vllm:generation_tokens_total"
-LATENCY = "vllm:e2e_request_latency_seconds_bucket"
+RUNS, WAITS = "gpufleet_engine_requests_running", "gpufleet_engine_requests_waiting"
+TOKENS = "gpufleet_engine_generation_tokens_total"
+LATENCY = "gpufleet_engine_request_duration_seconds_bucket"
 ROUTED = "gpufleet_router_requests_total"
 OTHER = 'environment="prod",pool="other"'
 SPEND = "gpufleet_spend_usd_per_hour"
@@ -131,8 +131,8 @@ CASES = (
     Case("QueueGrowing", "growing, but short", 0, (on(WAITS, "0+0.1x40"),)),
     Case("ColdStartSlow", "150 s in two steps", 1, (on(BOOT, "100x40", 'step="cache"'), on(BOOT, "50x40", 'step="engine"'))),
     Case("ColdStartSlow", "110 s", 0, (on(BOOT, "60x40", 'step="cache"'), on(BOOT, "50x40", 'step="engine"'))),
-    Case("KvCacheFull", "95 %", 1, (on("vllm:kv_cache_usage_perc", "0.95x40"),)),
-    Case("KvCacheFull", "85 %", 0, (on("vllm:kv_cache_usage_perc", "0.85x40"),)),
+    Case("KvCacheFull", "95 %", 1, (on("gpufleet_engine_kv_cache_usage_ratio", "0.95x40"),)),
+    Case("KvCacheFull", "85 %", 0, (on("gpufleet_engine_kv_cache_usage_ratio", "0.85x40"),)),
     Case("ErrorsHigh", "2 %", 1,
          (of(ROUTED, "0+98x40", 'environment="prod",pool="chat",status="2xx"'),
           of(ROUTED, "0+2x40", 'environment="prod",pool="chat",status="5xx"'))),

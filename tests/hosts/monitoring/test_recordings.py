@@ -21,7 +21,7 @@ def test_engines_of_a_pool_are_counted_by_instance(tmp_path: Path) -> None:
         "interval": "15s",
         "input_series": [
             {
-                "series": f'vllm:num_requests_running{{{labels},instance_id="{one}",model_name="{model}"}}',
+                "series": f'gpufleet_engine_requests_running{{{labels},instance_id="{one}",model_name="{model}"}}',
                 "values": "3x20",
             }
             for one, model in series

@@ -154,7 +154,7 @@ def test_a_page_above_a_limit_is_down_and_forged_names_are_dropped(tmp_path: Pat
         with running(tmp_path) as url:
             _until_up(url, {"/well": 1, "/forges": 1, "/samples": 0, "/labels": 0, "/long": 0, "/body": 0})
             names = {one["metric"]["__name__"] for one in _ask(url, '{job="engine",page="/forges"}')}
-    assert {name for name in names if not name.startswith("scrape_")} == {"up", "vllm:num_requests_running"}
+    assert {name for name in names if not name.startswith("scrape_")} == {"up", "gpufleet_engine_requests_running"}
 
 
 def _until_up(url: str, wanted: Mapping[str, int]) -> None:

@@ -62,10 +62,10 @@ class Machine:
         if not self.engine_answers:
             return None
         return (
-            f'vllm:num_requests_running{{model_name="m"}} {self.running}\n'
-            f'vllm:num_requests_waiting{{model_name="m"}} 0\n'
-            f'vllm:prompt_tokens_total{{model_name="m"}} 10\n'
-            f'vllm:generation_tokens_total{{model_name="m"}} 10\n'
+            f'gpufleet_engine_requests_running{{model_name="m"}} {self.running}\n'
+            f'gpufleet_engine_requests_waiting{{model_name="m"}} 0\n'
+            f'gpufleet_engine_prompt_tokens_total{{model_name="m"}} 10\n'
+            f'gpufleet_engine_generation_tokens_total{{model_name="m"}} 10\n'
             f"process_start_time_seconds {BEGAN - 3600}\n"
             f"process_cpu_seconds_total {time.time() - BEGAN}\n"
         )

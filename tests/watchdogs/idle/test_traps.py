@@ -23,9 +23,13 @@ pytestmark = [
 ]
 
 Page = list[Series]
-RUNNING, ACTIVE, UTIL = "vllm:num_requests_running", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
-WAITING = "vllm:num_requests_waiting"
-COUNTERS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total")
+RUNNING, ACTIVE, UTIL = "gpufleet_engine_requests_running", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+WAITING = "gpufleet_engine_requests_waiting"
+COUNTERS = (
+    "gpufleet_engine_prompt_tokens_total",
+    "gpufleet_engine_generation_tokens_total",
+    "gpufleet_engine_requests_finished_total",
+)
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 LATE = 150.0
 """Seconds before now: what begins then fills less than a tenth of the window."""
@@ -256,7 +260,7 @@ def blip(value: Value, blank: float) -> Value:
 
 def rename_engine(page: Page) -> Page:
     """A pipeline that knows no colons."""
-    return [one.named(one.name.replace("vllm:", "vllm_")) for one in page]
+    return [one.named(one.name.replace("gpufleet_engine_", "engine_")) for one in page]
 
 
 PAGES = {"engine": engine, "dcgm": exporter}
@@ -448,7 +452,7 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(
             name="counters were reset",
             bend=lambda page: [
-                one.with_value(fell_back(one.value)) if one.name.endswith("_total") and "vllm" in one.name else one
+                one.with_value(fell_back(one.value)) if one.name.endswith("_total") and one.name in COUNTERS else one
                 for one in unseen_requests(page)
             ],
             idle=Reason.TOKENS_MOVED,
@@ -535,15 +539,21 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(name="counters born with the first request", bend=born_late),
         Trap(
             name="gauge renamed",
-            bend=only(RUNNING, lambda one: one.named("vllm:requests_running")),
+            bend=only(RUNNING, lambda one: one.named("gpufleet_engine_running")),
             idle=Reason.METRICS_MISSING,
         ),
         Trap(
             name="token counters renamed",
             bend=both(
                 unseen_requests,
-                only("vllm:prompt_tokens_total", lambda one: one.named("vllm:request_prompt_tokens_total")),
-                only("vllm:generation_tokens_total", lambda one: one.named("vllm:request_generation_tokens_total")),
+                only(
+                    "gpufleet_engine_prompt_tokens_total",
+                    lambda one: one.named("gpufleet_engine_request_prompt_tokens_total"),
+                ),
+                only(
+                    "gpufleet_engine_generation_tokens_total",
+                    lambda one: one.named("gpufleet_engine_request_generation_tokens_total"),
+                ),
             ),
             idle=Reason.METRICS_MISSING,
         ),

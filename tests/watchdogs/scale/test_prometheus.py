@@ -55,13 +55,16 @@ def _queued(name: str, minutes: range) -> Iterator[str]:
         yield f'gpufleet:{what}:pool{{environment="test",pool="brief"}} {brief} {at:.0f}'
 
 
+FIRST_TOKEN = "gpufleet_engine_time_to_first_token_seconds"
+
+
 def _engines() -> Iterator[str]:
     """Two replicas over half an hour; one had nine requests running and five waiting ten minutes ago."""
     peak = NOW - timedelta(minutes=10)
     for name, usual, then in (
-        ("vllm:num_requests_running", 2.0, 9.0),
-        ("vllm:num_requests_waiting", 0.0, 5.0),
-        ("vllm:kv_cache_usage_perc", 0.2, 0.6),
+        ("gpufleet_engine_requests_running", 2.0, 9.0),
+        ("gpufleet_engine_requests_waiting", 0.0, 5.0),
+        ("gpufleet_engine_kv_cache_usage_ratio", 0.2, 0.6),
     ):
         yield f"# TYPE {name} gauge"
         for number in (1, 2):
@@ -74,15 +77,15 @@ def _engines() -> Iterator[str]:
                 labels = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",engine="0"'
                 yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
         yield from _silent_engines(name)
-    yield "# TYPE vllm:time_to_first_token_seconds histogram"
+    yield f"# TYPE {FIRST_TOKEN} histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
         for n, at in enumerate(MOMENTS):
             count = int(n * 4 * share)
-            yield f'vllm:time_to_first_token_seconds_bucket{{{labels},le="{le}"}} {count} {at.timestamp():.0f}'
+            yield f'{FIRST_TOKEN}_bucket{{{labels},le="{le}"}} {count} {at.timestamp():.0f}'
     for suffix in ("count", "sum"):
         for n, at in enumerate(MOMENTS):
-            yield f"vllm:time_to_first_token_seconds_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
+            yield f"{FIRST_TOKEN}_{suffix}{{{labels}}} {n * 4} {at.timestamp():.0f}"
 
 
 def _silent_engines(name: str) -> Iterator[str]:
@@ -107,16 +110,16 @@ def _uncounted(instance: str, engine: int) -> str:
 
 def _tokens() -> Iterator[str]:
     for name, usual in (("prompt", 0), ("generation", 30)):
-        yield f"# TYPE vllm:{name}_tokens counter"
+        yield f"# TYPE gpufleet_engine_{name}_tokens counter"
         for instance, engine in UNCOUNTED:
             if (instance, engine) in (("i-1", 1), ("i-3", 0)) or (instance, name) == ("i-2", "generation"):
                 continue
             for ago in (40, 25, 10):
                 labels, at = _uncounted(instance, engine), (NOW - timedelta(seconds=ago)).timestamp()
-                yield f"vllm:{name}_tokens_total{{{labels}}} {900 - ago} {at:.0f}"
+                yield f"gpufleet_engine_{name}_tokens_total{{{labels}}} {900 - ago} {at:.0f}"
         for n, at in enumerate(MOMENTS):
             labels = f'{HERE},job="engine",instance_id="i-1",engine="0"'
-            yield f"vllm:{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
+            yield f"gpufleet_engine_{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
 
 
 def _held() -> Iterator[str]:

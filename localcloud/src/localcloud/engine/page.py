@@ -3,14 +3,23 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from localcloud.engine.batch import Batch
 from localcloud.engine.histogram import Histogram
 from serving import metrics
+from serving.engines import CONTRACTS, EngineKind
 from serving.exposition import Sample, render_family
 from serving.metrics import Metric
 
 _STARTED = time.time()
+_NAMES: Final = {series.measures: series.name for series in CONTRACTS[EngineKind.VLLM].series}
+"""vLLM's own names of canonical metrics; `tests/vllm/test_engines.py` compares the page with that of real vLLM."""
+
+
+def own_name(metric: Metric) -> str:
+    """vLLM's name of a metric."""
+    return _NAMES.get(metric, metric.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +30,14 @@ class _Families:
 
     def plain(self, metric: Metric, value: float, **more: str) -> str:
         """A family of one sample."""
-        sample = Sample(name=metric.name, labels={**self.labels, **more}, value=value)
-        return render_family(metric.name, metric.kind, metric.meaning, [sample])
+        sample = Sample(name=own_name(metric), labels={**self.labels, **more}, value=value)
+        return render_family(sample.name, metric.kind, metric.meaning, [sample])
 
     def by(self, metric: Metric, label: str, counts: Iterable[tuple[str, float]]) -> str:
         """A family with a sample for each value of one more label."""
-        samples = [Sample(name=metric.name, labels={**self.labels, label: k}, value=v) for k, v in counts]
-        return render_family(metric.name, metric.kind, metric.meaning, samples)
+        name = own_name(metric)
+        samples = [Sample(name=name, labels={**self.labels, label: k}, value=v) for k, v in counts]
+        return render_family(name, metric.kind, metric.meaning, samples)
 
     def histogram(self, name: str, meaning: str, counts: Histogram) -> str:
         return render_family(name, "histogram", meaning, counts.samples(name, self.labels))
@@ -99,4 +109,4 @@ def _times(batch: Batch, families: _Families) -> Iterator[str]:
         (metrics.E2E_LATENCY, counters.e2e),
         (metrics.QUEUE_TIME, counters.queue),
     ):
-        yield families.histogram(metric.name, metric.meaning, counts)
+        yield families.histogram(own_name(metric), metric.meaning, counts)
