@@ -109,7 +109,7 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(hosts: ControlHost
     fleet = hosts.describe(restored)
     restored.wait_until_well()
     assert _brakes(restored, fleet) == [kept.brake], "without the volume, by the backup"
-    assert "the ledger is sound" in restored.run("ledger", "verify", "--fleet", hosts.fleet_url)
+    assert "the ledger is consistent" in restored.run("ledger", "verify", "--fleet", hosts.fleet_url)
 
 
 def _services_write_documented_lines(machine: Machine) -> None:

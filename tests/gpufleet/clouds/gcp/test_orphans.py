@@ -101,7 +101,7 @@ def test_unmanaged_instances_are_judged_by_prometheus_data(
     assert answer["api_calls"] == {
         "compute:instances.aggregated_list": 1,
         "prometheus:/api/v1/status/config": 1,
-        "prometheus:/api/v1/query": 2,
+        "prometheus:/api/v1/query": 3,
     }
 
 
