@@ -19,19 +19,17 @@ from serving.engines.contract import (
     StopMode,
     TokenRecord,
     TokenSource,
-    Versions,
     versions,
 )
 from serving.metrics import MetricKind
 
 
-def _frontend(name: str, measures: metrics.Metric, refresh: Refresh, releases: Versions = Versions()) -> EngineSeries:
+def _frontend(name: str, measures: metrics.Metric, refresh: Refresh) -> EngineSeries:
     constant = refresh is not Refresh.REQUEST and measures.kind is MetricKind.COUNTER
     return EngineSeries(
         name=f"dynamo_frontend_{name}",
         measures=measures,
         refresh=refresh,
-        versions=releases,
         zero_while_busy=constant,
     )
 
@@ -41,8 +39,9 @@ CONTRACT: Final = Contract(
     title="Dynamo",
     tested=versions("0.7", "1.7"),
     series=(
-        _frontend("inflight_requests", metrics.REQUESTS_RUNNING, Refresh.REQUEST, versions(before="1.3")),
-        _frontend("active_requests", metrics.REQUESTS_RUNNING, Refresh.REQUEST, versions("1.3")),
+        # Deprecated since 1.3 and still reported. Its successor `active_requests` has the same number: Prometheus does
+        # not know the release and would count both.
+        _frontend("inflight_requests", metrics.REQUESTS_RUNNING, Refresh.REQUEST),
         _frontend("queued_requests", metrics.REQUESTS_WAITING, Refresh.REQUEST),
         _frontend("input_sequence_tokens_sum", metrics.PROMPT_TOKENS, Refresh.REQUEST_END),
         _frontend("cached_tokens_sum", metrics.PROMPT_TOKENS_CACHED, Refresh.REQUEST_END),
