@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Final
 
 from benchmarks.__main__ import markdown
-from benchmarks.engine_judging import Page, Verdict, counter_total, evidence, judge, naive, pages
+from benchmarks.engine_judging import POLICY, Page, Verdict, counter_total, evidence, judge, naive, pages
 from benchmarks.engine_runs import CONTEXT, WINDOW_S, Behaviour, Run, runs
 from benchmarks.table import Table
 from serving import metrics
@@ -20,7 +20,6 @@ from serving.engines.contract import CONNECTIONS_LAG
 
 RUNS: Final = 200
 SEED: Final = 1
-COVERAGE: Final = 0.9
 _EXACT: Final = 0.001
 """Highest relative error of tokens that is not flagged."""
 KINDS: Final = tuple(kind for kind, contract in CONTRACTS.items() if contract.series)
@@ -79,14 +78,16 @@ def _add(total: Score, run: Run, name: str) -> None:
         # a request that is younger than the engine's fastest refresh is on no page yet
         is_open = all(run.open[max(0, now - shown_after) : now + 1])
         if verdict is Verdict.IDLE:
-            total.never_known += not readable
+            if not readable:
+                total.never_known += 1
+                total.examples.append(f"{name}: idle at {now} s, on a page that lacks a name")
             if is_open:
                 total.wrong_idle += 1
                 total.examples.append(f"{name}: idle at {now} s while a request is open")
             elif any(run.open[now - WINDOW_S + 2 * run.interval_s : now - lag]):
                 total.early_idle += 1
                 total.examples.append(f"{name}: idle at {now} s, work within the window")
-        elif readable and now > deadline and found is not None and (found.coverage or 0) >= COVERAGE:
+        elif readable and now > deadline and found is not None and (found.coverage or 0) >= POLICY.coverage:
             total.late_busy += 1
             total.examples.append(f"{name}: {verdict} at {now} s, last work at {last_work} s, {found}")
         verdict_by_names = naive(run, read_pages, now)

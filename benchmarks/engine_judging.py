@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from serving import metrics
 from serving.engines import CONTRACTS
-from serving.engines.contract import Contract
+from serving.engines.contract import Contract, Version
 from serving.engines.reading import Reading, read, unknown
 from serving.exposition import Sample, parse
 from serving.metrics import Metric, MetricKind
@@ -24,7 +24,7 @@ from watchdogs.idle import checks
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _WINDOW: Final = timedelta(seconds=WINDOW_S)
-_POLICY: Final = IdlePolicy(window=_WINDOW, min_age=timedelta(0))
+POLICY: Final = IdlePolicy(window=_WINDOW, min_age=timedelta(0))
 _CHECKS: Final = (
     checks.no_requests,
     checks.counters_flat,
@@ -61,6 +61,7 @@ class Page:
     """A scrape that was read."""
 
     at: float
+    version: Version
     started: float
     reading: Reading | None
     samples: Sequence[Sample]
@@ -77,7 +78,7 @@ def _page(contract: Contract, scrape: Scrape) -> Page:
     if reading is not None:
         values = {**reading.values, metrics.NODE_ENGINE_CONNECTIONS: float(scrape.connections)}
         reading = replace(reading, values=values)
-    return Page(at=scrape.at, started=scrape.started, reading=reading, samples=samples)
+    return Page(at=scrape.at, version=scrape.version, started=scrape.started, reading=reading, samples=samples)
 
 
 def evidence(run: Run, read_pages: Sequence[Page], now: float) -> EngineEvidence | None:
@@ -90,7 +91,6 @@ def evidence(run: Run, read_pages: Sequence[Page], now: float) -> EngineEvidence
         return None
     newest = answered[-1]
     assert newest.reading is not None
-    version = next(scrape.version for scrape in run.scrapes if scrape.at == newest.at)
     used = {*contract.evidence.work, *contract.evidence.idle}
     series = {metric: _values(answered, metric) for metric in used}
     gauges = {metric for metric in used if metric.kind is MetricKind.GAUGE}
@@ -109,7 +109,7 @@ def evidence(run: Run, read_pages: Sequence[Page], now: float) -> EngineEvidence
         started_age=timedelta(seconds=now - newest.started),
         restarts=float(len({page.started for page in answered}) - 1),
         pulse_changes=1.0,
-        unknown=unknown(contract, str(version), newest.reading.missing, _WINDOW),
+        unknown=unknown(contract, str(newest.version), newest.reading.missing, _WINDOW),
     )
 
 
@@ -141,7 +141,7 @@ def judge(found: EngineEvidence | None, now: float) -> Verdict:
         instance=_INSTANCE,
         evidence=Evidence(window=_WINDOW, interval=interval, engine=found),
         agent=None,
-        policy=_POLICY,
+        policy=POLICY,
         now=moment,
         gpus_expected=1,
         watts_rated=None,

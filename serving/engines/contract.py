@@ -109,8 +109,6 @@ class EngineSeries:
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Regular expressions (RE2) of label values; a missing label is empty. Only series that match all of them are
     counted. It excludes ranks that repeat the number of the first one, and parts that are also in a total."""
-    scale: float = 1.0
-    """Factor from the engine's unit to the canonical one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

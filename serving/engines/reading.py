@@ -37,7 +37,7 @@ def read(contract: Contract, version: Version, samples: Iterable[Sample]) -> Rea
     for series in contract.at(version):
         if series.measures.kind is MetricKind.HISTOGRAM:
             continue
-        found = [series.scale * sample.value for sample in page.get(series.name, ()) if _matches(series, sample)]
+        found = [sample.value for sample in page.get(series.name, ()) if _matches(series, sample)]
         if not found:
             lacking.setdefault(series.measures, set()).add(series.name)
         elif series.measures in _HIGHEST:
@@ -104,8 +104,6 @@ def relabelling(contracts: Iterable[Contract]) -> list[dict[str, Any]]:
     rules: list[dict[str, Any]] = []
     for contract in contracts:
         for series in contract.series:
-            if series.name == series.measures.name:
-                continue
             labels = sorted(series.where)
             suffix = "(_bucket|_sum|_count)" if series.measures.kind is MetricKind.HISTOGRAM else ""
             regex = ";".join((series.name + suffix, *(f"(?:{series.where[label]})" for label in labels)))
