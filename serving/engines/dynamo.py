@@ -39,8 +39,8 @@ CONTRACT: Final = Contract(
     title="Dynamo",
     tested=versions("0.7", "1.7"),
     series=(
-        # Deprecated since 1.3 and still reported. Its successor `active_requests` has the same number: Prometheus does
-        # not know the release and would count both.
+        # Deprecated since 1.3 and still reported. Its successor `active_requests` has the same number: Prometheus
+        # does not know the release and would count both.
         _frontend("inflight_requests", metrics.REQUESTS_RUNNING, Refresh.REQUEST),
         _frontend("queued_requests", metrics.REQUESTS_WAITING, Refresh.REQUEST),
         _frontend("input_sequence_tokens_sum", metrics.PROMPT_TOKENS, Refresh.REQUEST_END),
