@@ -41,6 +41,7 @@ class Reason(Code):
     METRICS_MISSING = "metrics_missing", "metrics missing"
     METRICS_STALE = "metrics_stale", "metrics stale"
     ENGINE_UNKNOWN = "engine_unknown", "metrics of the engine not understood"
+    ACCELERATOR_UNKNOWN = "accelerator_unknown", "activity of an accelerator not proved"
     METRICS_IMPLAUSIBLE = "metrics_implausible", "metrics implausible"
     NEVER_REACHABLE = "never_reachable", "never reachable since boot"
     WARMING_UP = "warming_up", "younger than its warm-up"
@@ -110,6 +111,7 @@ UNSEEN: Final = frozenset(
         Reason.METRICS_STALE,
         Reason.METRICS_IMPLAUSIBLE,
         Reason.ENGINE_UNKNOWN,
+        Reason.ACCELERATOR_UNKNOWN,
         Reason.NEVER_REACHABLE,
     }
 )

@@ -51,26 +51,39 @@ class EngineEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """Evidence from the DCGM exporter, over all GPUs (and MIG slices) of the instance."""
+    """Evidence from the exporter of the accelerators, over all devices and slices of the instance."""
 
     gpus: int | None = None
-    """Number of GPUs that report now, counted by UUID or by index, whichever is lower."""
+    """Number of devices that report their activity now, by any label that identifies them, whichever is lowest."""
     metered: int | None = None
-    """Number of GPUs that report their energy now."""
+    """Number of devices that report now a number that changes also at rest, such as their energy."""
+    units: int | None = None
+    """Number of schedulable units that report their activity now: slices, and devices without slices."""
     coverage: float | None = None
     missed: float | None = None
     newest_age: timedelta | None = None
     interval: timedelta | None = None
     active_max: float | None = None
-    """Highest `gpu_active` of any GPU, 0 to 1."""
+    """Highest `gpu_active` of any unit, 0 to 1."""
     active_min: float | None = None
-    """Lowest `gpu_active` of any GPU; below 0 it is not a measurement. NaN if a field had an invalid value."""
+    """Lowest `gpu_active` of any unit; below 0 it is not a measurement. NaN if a number had an invalid value."""
     util_max: float | None = None
-    """Highest DCGM_FI_DEV_GPU_UTIL, 0 to 100: a cross-check for profiling fields that read 0 under load."""
+    """Highest activity in percent, by numbers whose 0 proves nothing, such as utilization: it can show work only."""
+    work_changes: float = 0.0
+    """Number of changes of the counters of executions: each shows work."""
+    computed_ago: timedelta | None = None
+    """Shortest time since a unit last computed; None: not reported."""
     energy_changes: float | None = None
-    """Lowest number of recent changes of a GPU's energy counter; 0 means that the exporter repeats old values."""
+    """Lowest number of recent changes of a number that changes also at rest, such as energy; 0 means that the
+    exporter repeats old values."""
+    without_pulse: bool = False
+    """Whether the exporter has no number that changes at rest: `energy_changes` is not expected."""
     watts_max: float | None = None
     """Highest mean power of any GPU over a fifth of the window, from its energy counter, which covers every burst."""
+    unknown: tuple[str, ...] = ()
+    """Codes that say why a unit's numbers do not prove that it is idle, sorted (`serving.accelerators`)."""
+    implausible: tuple[str, ...] = ()
+    """Codes that say why a number has another unit, or was not measured, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,13 @@ def usd(amount: Decimal, step: Decimal = NANO) -> Decimal:
     return _WIDE.divide(amount, Decimal(SECONDS_PER_HOUR)).quantize(step, context=_WIDE)
 
 
+def per_hour(amount: Decimal, duration: timedelta, step: Decimal = NANO) -> Decimal | None:
+    """Convert dollar-seconds over a duration to USD per hour. None without a duration: the figure is undefined."""
+    if duration <= timedelta(0):
+        return None
+    return _WIDE.divide(amount, seconds(duration)).quantize(step, context=_WIDE)
+
+
 def usd_per_million(amount: Decimal, tokens: int, step: Decimal = NANO) -> Decimal | None:
     """Convert dollar-seconds for `tokens` to USD per million tokens. None without tokens: the figure is undefined."""
     if tokens <= 0:

@@ -157,7 +157,7 @@ class OrphanPolicy:
     """Whether machines with local disks may be stopped: a stop loses the data on those disks."""
     engine_job: str = "engine"
     """Prometheus job that scrapes the engines; each series needs the label `instance_id`."""
-    gpu_job: str = "dcgm"
+    gpu_job: str = "accelerator"
     """Prometheus job that scrapes the GPU exporters; each series needs the same label."""
 
     def idle(self) -> IdlePolicy:
