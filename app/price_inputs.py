@@ -4,6 +4,7 @@ from app.errors import AppError
 from app.ledgers import ledger_errors, read_ledger_of
 from gpufleet.costs.commitments import BlockCommitment, DeclaredCosts, SharedCost, SpendCommitment
 from gpufleet.costs.teams import ENGINE_SECONDS
+from gpufleet.domain.energy import GridFactor
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
@@ -11,7 +12,7 @@ from gpufleet.ledger import history
 from gpufleet.prices.book import PriceBook, parse_as_of, stated_price
 from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.settings.document import FleetDocument, Pool
-from gpufleet.settings.document.money import BlockEntry, SpendEntry
+from gpufleet.settings.document.money import BlockEntry, Carbon, SpendEntry
 
 
 def overrides_of(document: FleetDocument) -> list[Price]:
@@ -33,16 +34,23 @@ def declared_of(document: FleetDocument) -> DeclaredCosts:
             ],
             weights={pool.name: pool.max for pool in document.pools},
             models={pool.name: pool.model for pool in document.pools},
+            engines={pool.name: pool.engine for pool in document.pools},
             sources={pool.model: pool.model_source for pool in document.pools if pool.model_source},
             split_by_team=frozenset(pool.name for pool in document.pools if pool.team_split == ENGINE_SECONDS),
+            adapters={pool.name: sorted(pool.adapters) for pool in document.pools if pool.adapters},
             owners={pool.name: pool.owner for pool in document.pools},
             blocks=[_block(one) for one in bought.blocks],
             spends=[_spend(one, document.cloud) for one in bought.spends],
             prices=overrides_of(document),
+            carbon=None if document.carbon is None else _grid_factor(document.carbon),
             gpu_active_below={pool.name: gpu_active_below(pool) for pool in document.pools},
         )
     except ValueError as error:
         raise AppError(f"{document.environment}: commitments: {error}") from error
+
+
+def _grid_factor(entry: Carbon) -> GridFactor:
+    return GridFactor(grams_per_kwh=entry.grams_per_kwh, source=entry.source, pue=entry.pue)
 
 
 def gpu_active_below(pool: Pool) -> float:

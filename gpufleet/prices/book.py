@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import pairwise
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -194,6 +195,23 @@ class PriceBook:
                 return own
             name = machine_sku(cloud, machine_type, CapacityType.ON_DEMAND)
         return Sku(name=name, region=region, zone=zone)
+
+    def usd_per_hour(  # noqa: PLR0913 - what identifies a price
+        self,
+        cloud: Cloud,
+        machine_type: str,
+        capacity_type: CapacityType,
+        *,
+        region: str,
+        zone: str | None,
+        at: datetime,
+    ) -> Decimal | None:
+        """The price of a machine in force at that moment; None: no source has one."""
+        sku = self.machine(cloud, machine_type, capacity_type, region=region, zone=zone)
+        try:
+            return self.at(sku, at).usd_per_hour
+        except MissingPriceError:
+            return None
 
     def _line(self, sku: Sku) -> "_Line | _ClosedLine":
         if sku not in self._lines:

@@ -9,6 +9,9 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
+from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import AcceleratorKind
+from gpufleet.domain.model import Cloud
 from gpufleet.domain.prices import Price, Rank
 
 _GOOGLE_HEAD: Final = datetime.fromisoformat("2026-08-20T00:00:00+00:00")
@@ -66,12 +69,34 @@ def _aws_on_demand() -> _Table:
 
 @cache
 def _gcp_on_demand() -> _Table:
-    return _google("gcp_on_demand.csv", "on-demand")
+    return _google("gcp_on_demand.csv", "on-demand") | _tpus("on-demand")
 
 
 @cache
 def _gcp_spot() -> _Table:
-    return _google("gcp_spot.csv", "spot")
+    return _google("gcp_spot.csv", "spot") | _tpus("spot")
+
+
+def _tpus(kind: str) -> _Table:
+    """Prices of machines with TPUs. The price of a chip includes its share of the machine."""
+    table: _Table = {}
+    machines = [one for one in catalogue.machines(Cloud.GCP) if one.accelerator is AcceleratorKind.TPU]
+    for row in _rows("gcp_tpu.csv"):
+        for machine in machines:
+            if (row["tpu"], row["kind"]) != (machine.gpu, kind):
+                continue
+            key = (machine.name, row["region"])
+            price = Price(
+                sku=f"gcp:compute:{machine.name}:{kind}",
+                region=row["region"],
+                usd_per_hour=Decimal(row["usd_per_chip_hour"]) * machine.gpu_count,
+                source="packaged: skypilot-catalog",
+                as_of=datetime.fromisoformat(row["last_seen"]),
+                valid_from=datetime.fromisoformat(row["valid_from"]),
+                rank=Rank.PACKAGED,
+            )
+            table[key] = (*table.get(key, ()), price)
+    return table
 
 
 def _google(file: str, kind: str) -> _Table:

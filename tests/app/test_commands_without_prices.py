@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from app import alerts, cost_sums, unobserved
 from app.errors import AppError
 from app.fleets import load_one
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.prices import FREE_IF_INTERRUPTED
 from gpufleet.ledger import facts

@@ -13,7 +13,7 @@ from app import prices
 from app.errors import AppError, ErrorCode
 from app.fleets import load_one
 from app.wiring import prices_of
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing

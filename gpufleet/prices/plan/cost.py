@@ -22,6 +22,7 @@ from gpufleet.prices.plan.extras import Extra, extras, root_disk_units
 from gpufleet.prices.plan.groups import PlannedGroup, PlannedReservation, groups, reservations
 from gpufleet.prices.plan.lines import CostLine, Priced
 from gpufleet.prices.plan.preview import PlannedResource, Preview
+from gpufleet.prices.plan.slices import SlicePrice, slice_prices
 from gpufleet.settings import reading
 from gpufleet.settings.environment import PoolSettings
 from gpufleet.settings.problems import SettingsError
@@ -60,6 +61,8 @@ class PlanCost:
     fallbacks: tuple[Fallback, ...]
     by_use: tuple[str, ...]
     """Types of resources that are billed by use, which a plan cannot know."""
+    slices: tuple[SlicePrice, ...] = ()
+    """Prices of slices, of pools whose GPUs are divided."""
 
     @property
     def usd_per_hour(self) -> Decimal:
@@ -170,7 +173,12 @@ def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rate
     if problems:
         raise PlanCostError(problems)
     names = tuple(sorted({resource.type for resource in by_use}))
-    return PlanCost(lines=tuple(lines), fallbacks=tuple(fallbacks), by_use=names)
+    return PlanCost(
+        lines=tuple(lines),
+        fallbacks=tuple(fallbacks),
+        by_use=names,
+        slices=tuple(dict.fromkeys(slice_prices(pools, lines, rates.cloud))),
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from gpufleet.domain.money import CENT, HOURS_PER_MONTH
+from gpufleet.prices.plan import slices
 from gpufleet.prices.plan.cost import CostLine, PlanCost
 
 
@@ -50,6 +51,8 @@ def notes(cost: PlanCost) -> Iterator[str]:
             f" {money(fallback.usd_per_hour)} USD/h"
             + (f", {fallback.missing} replicas of the target are missing." if fallback.missing else ".")
         )
+    for price in cost.slices:
+        yield f"Slices of {slices.as_text(price)}"
     if cost.by_use:
         yield f"Billed by use and not in these sums: {', '.join(cost.by_use)}."
     yield f"A month has {HOURS_PER_MONTH} hours. Spot: p5 to p95 of its price in the last 30 days, if known."
@@ -85,6 +88,18 @@ def as_json(before: PlanCost, after: PlanCost) -> dict[str, Any]:
                 "usd_per_hour": str(f.usd_per_hour),
             }
             for f in after.fallbacks
+        ],
+        "slices": [
+            {
+                "pool": price.pool,
+                "machine_type": price.machine_type,
+                "capacity_type": price.capacity_type,
+                "slice": price.division.name,
+                "slices_per_instance": price.division.slices,
+                "usd_per_slice_hour": str(price.usd_per_slice_hour),
+                "stranded_share": str(price.division.stranded),
+            }
+            for price in after.slices
         ],
         "billed_by_use": list(after.by_use),
     }

@@ -51,6 +51,13 @@ def book(overrides: Sequence[Price] = (), prices: Sequence[Price] = ()) -> Price
         pytest.param(
             "gcp:compute:a2-ultragpu-2g:on-demand", "us-central1", "2023-05-09T18:00", "10.055404", id="a wrong row"
         ),
+        pytest.param("aws:ec2:trn1.32xlarge:on-demand", "us-east-1", "2026-11-01", "21.5", id="Trainium"),
+        pytest.param("aws:ec2:inf2.xlarge:on-demand", "us-east-1", "2023-10-01", "0.7582", id="Inferentia2"),
+        pytest.param(
+            "gcp:compute:ct6e-standard-8t:on-demand", "europe-west4", "2025-06-01", "23.76", id="eight chips"
+        ),
+        pytest.param("gcp:compute:ct5lp-hightpu-1t:spot", "us-west4", "2026-11-01", "0.48", id="one chip on spot"),
+        pytest.param("gcp:compute:ct5p-hightpu-4t:on-demand", "us-south1", "2026-11-01", "19.116", id="v5p"),
     ],
 )
 def test_packaged_history_gives_the_price_of_the_day(sku: str, region: str, at: str, usd: str) -> None:
@@ -62,6 +69,19 @@ def test_packaged_history_gives_the_price_of_the_day(sku: str, region: str, at: 
 def test_missing_price_is_an_error_that_names_sku_place_and_remedy() -> None:
     with pytest.raises(MissingPriceError, match=r"aws:ec2:g6\.xlarge:spot in us-east-1 \(us-east-1a\).*refresh"):
         book().at(SKU, NOW)
+
+
+@pytest.mark.parametrize(
+    ("sku", "region"),
+    [
+        pytest.param("gcp:compute:tpu7x-standard-4t:on-demand", "us-central1", id="TPU7x has no published price"),
+        pytest.param("gcp:compute:ct6e-standard-1t:spot", "southamerica-west1", id="a placeholder on spot"),
+        pytest.param("gcp:compute:ct6e-standard-1t:on-demand", "asia-east1", id="a placeholder on demand"),
+        pytest.param("aws:ec2:trn2.48xlarge:on-demand", "us-east-1", id="sold in capacity blocks"),
+    ],
+)
+def test_an_unpublished_price_is_unknown(sku: str, region: str) -> None:
+    assert PackagedPrices().prices(sku, region) == ()
 
 
 def test_no_price_applies_before_the_first_packaged_price() -> None:
