@@ -58,7 +58,7 @@ def parse(text: str) -> Iterator[Sample]:
             continue
         match = _SAMPLE.match(stripped)
         if match is None:
-            raise ValueError(f"not a sample in the text format: {stripped[:120]!r}")
+            raise ValueError(f"expected a sample in the text format, got {stripped[:120]!r}")
         yield Sample(name=match[1], labels=_labels(match[2] or ""), value=float(match[3]))
 
 
@@ -68,7 +68,7 @@ def _labels(text: str) -> dict[str, str]:
     while position < len(text):
         match = _LABEL.match(text, position)
         if match is None:
-            raise ValueError(f"not labels in the text format: {text[position:][:120]!r}")
+            raise ValueError(f"expected labels in the text format, got {text[position:][:120]!r}")
         labels[match[1]] = _UNESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], match[2])
         position = match.end()
     return labels

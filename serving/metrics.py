@@ -1,10 +1,10 @@
 """The single list of all metric names that this repository reads or serves, with unit and meaning.
 
 Engine metrics have canonical names: `serving.engines` maps each engine's own names to them, and Prometheus renames
-them when it scrapes. Five metrics of vLLM keep their names. GPU exporter metrics have the names of dcgm-exporter
-(etc/default-counters.csv and dcp-metrics-included.csv at commit d5e5f51). Machine metrics have the names of
-node_exporter 1.5.0 (from the /metrics page of a running one). The node agent serves `gpufleet_node_…`. Histograms are
-listed without `_bucket`, `_sum`, `_count`.
+them when it scrapes. Five metrics of vLLM keep their names. `serving.accelerators` does the same for accelerators;
+only series for people keep the names of dcgm-exporter (etc/default-counters.csv and dcp-metrics-included.csv at
+commit d5e5f51). Machine metrics have the names of node_exporter 1.5.0 (from the /metrics page of a running one). The
+node agent serves `gpufleet_node_…`. Histograms are listed without `_bucket`, `_sum`, `_count`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ class Source(StrEnum):
     """The program that serves a metric. The value is also the name of the Prometheus job."""
 
     ENGINE = "engine"
-    DCGM = "dcgm"
+    ACCELERATOR = "accelerator"
+    """The exporter of the machine's accelerators, whichever kind it has."""
     NODE = "node"
     HOST = "host"
     """node_exporter, when the settings enable it. Only for people: no watchdog and no alert uses it."""
@@ -45,7 +46,12 @@ class Metric:
         return self.name
 
 
-PORTS: Final[Mapping[Source, int]] = {Source.ENGINE: 8000, Source.DCGM: 9400, Source.NODE: 9500, Source.HOST: 9100}
+PORTS: Final[Mapping[Source, int]] = {
+    Source.ENGINE: 8000,
+    Source.ACCELERATOR: 9400,
+    Source.NODE: 9500,
+    Source.HOST: 9100,
+}
 """Port of each source on an instance's private address; the path is /metrics."""
 ROUTER_JOB: Final = "router"
 """The Prometheus job of the routers' own counters. The job excludes series of the same names from instance pages."""
@@ -60,7 +66,7 @@ def _vllm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
 
 
 def _dcgm(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
-    return Metric(name=f"DCGM_FI_{name}", kind=kind, source=Source.DCGM, unit=unit, meaning=meaning)
+    return Metric(name=f"DCGM_FI_{name}", kind=kind, source=Source.ACCELERATOR, unit=unit, meaning=meaning)
 
 
 def _node(name: str, kind: MetricKind, unit: str, meaning: str) -> Metric:
@@ -140,28 +146,12 @@ PROCESS_STARTED: Final = "process_start_time_seconds"
 PROCESS_CPU: Final = "process_cpu_seconds_total"
 """CPU time of the engine's server process. It increases while the process runs."""
 
-# GPU exporter: labels gpu, UUID, device, modelName, Hostname
-GPU_ACTIVE: Final = _dcgm(
-    "PROF_GR_ENGINE_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "time in which the GPU computed: our `gpu_active`"
-)
+# series for people that only NVIDIA's exporter has; canonical ones of all kinds: `serving.accelerators.metrics`
 SM_ACTIVE: Final = _dcgm(
     "PROF_SM_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "SM cycles with a warp; off in the exporter's default list"
 )
 TENSOR_ACTIVE: Final = _dcgm("PROF_PIPE_TENSOR_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "cycles of the tensor pipe")
 DRAM_ACTIVE: Final = _dcgm("PROF_DRAM_ACTIVE", MetricKind.GAUGE, "share 0 to 1", "cycles that moved device memory")
-GPU_UTILIZATION: Final = _dcgm(
-    "DEV_GPU_UTIL",
-    MetricKind.GAUGE,
-    "percent 0 to 100",
-    "samples with any kernel: imprecise, the fallback of gpu_active",
-)
-FB_USED: Final = _dcgm("DEV_FB_USED", MetricKind.GAUGE, "MiB", "device memory used")
-FB_FREE: Final = _dcgm("DEV_FB_FREE", MetricKind.GAUGE, "MiB", "device memory free")
-FB_RESERVED: Final = _dcgm("DEV_FB_RESERVED", MetricKind.GAUGE, "MiB", "device memory reserved by the driver")
-POWER_USAGE: Final = _dcgm("DEV_POWER_USAGE", MetricKind.GAUGE, "watts", "current power")
-ENERGY: Final = _dcgm(
-    "DEV_TOTAL_ENERGY_CONSUMPTION", MetricKind.COUNTER, "millijoules", "energy since the driver was loaded"
-)
 GPU_TEMPERATURE: Final = _dcgm("DEV_GPU_TEMP", MetricKind.GAUGE, "degrees Celsius", "temperature of the GPU")
 MEMORY_TEMPERATURE: Final = _dcgm("DEV_MEMORY_TEMP", MetricKind.GAUGE, "degrees Celsius", "temperature of its memory")
 SM_CLOCK: Final = _dcgm("DEV_SM_CLOCK", MetricKind.GAUGE, "MHz", "SM clock")
@@ -178,11 +168,6 @@ ECC_SINGLE_BIT: Final = _dcgm(
 UNCORRECTABLE_REMAPPED_ROWS: Final = _dcgm(
     "DEV_UNCORRECTABLE_REMAPPED_ROWS", MetricKind.COUNTER, "rows", "rows remapped after uncorrectable errors"
 )
-ROW_REMAP_FAILURE: Final = _dcgm("DEV_ROW_REMAP_FAILURE", MetricKind.GAUGE, "0 or 1", "remapping of rows has failed")
-GPU_ACTIVE_RENAMED: Final = "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"
-"""Name of GPU_ACTIVE since DCGM 4.6.0 (release notes: headers keep the old name as an alias)."""
-GPU_UTILIZATION_RENAMED: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
-"""Name of GPU_UTILIZATION since DCGM 4.6.0, as a ratio from 0 to 1."""
 
 DCGM_BLANKS: Final = (
     9223372036854775792,
@@ -233,8 +218,26 @@ NODE_ENGINE_MISSING: Final = _node(
     "1",
     "a metric that the engine's contract requires but its page does not contain, by name",
 )
-NODE_ENGINE_CONNECTIONS: Final = _node(
-    "engine_connections", MetricKind.GAUGE, "connections", "open connections of other machines to the engine's port"
+NODE_ENGINE_STARTED: Final = _node(
+    "engine_start_time_seconds", MetricKind.GAUGE, "Unix seconds", "when the main process of the engine started"
+)
+NODE_ENGINE_CPU: Final = _node(
+    "engine_cpu_seconds_total",
+    MetricKind.COUNTER,
+    "seconds",
+    "CPU time of the main process of the engine and of its children",
+)
+NODE_ENGINE_REQUESTS: Final = _node(
+    "engine_requests",
+    MetricKind.GAUGE,
+    "requests",
+    "open at the gate in front of the engine; absent without a gate, and while the gate does not answer",
+)
+NODE_ENGINE_PASSED: Final = _node(
+    "engine_requests_passed_total",
+    MetricKind.COUNTER,
+    "requests",
+    "passed to the engine by its gate: a change proves work between two scrapes; absent as the gauge",
 )
 NODE_DRAINING: Final = _node("draining", MetricKind.GAUGE, "0 or 1", "1: a drain was requested")
 NODE_DRAIN_DEADLINE: Final = _node(
@@ -278,9 +281,8 @@ ALL: Final[Mapping[str, Metric]] = {
 
 _ALSO_READ: Final[Mapping[Source, tuple[str, ...]]] = {
     Source.ENGINE: (PROCESS_STARTED, PROCESS_CPU),
-    Source.DCGM: (GPU_ACTIVE_RENAMED, GPU_UTILIZATION_RENAMED),
 }
-"""Series without a `Metric` above: metrics of every process, and alternative names of metrics."""
+"""Series without a `Metric` above: metrics of every process."""
 
 
 def series_names(source: Source) -> tuple[str, ...]:

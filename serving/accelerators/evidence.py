@@ -1,0 +1,153 @@
+"""What several pages prove about each unit: it worked, it was idle, or neither. Standard library only.
+
+It is the reference for queries over a metrics store: on the same samples, a query must not find more idle units.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from serving.accelerators import metrics
+from serving.accelerators.contract import AcceleratorContract, Scope, UnknownCode
+from serving.accelerators.reading import AcceleratorReading, UnitKey
+from serving.metrics import Metric, MetricKind
+
+LARGEST_STEP: Final = 30.0
+"""Power between two samples differs from the power in the samples by less than this factor. A unit that is wrong by
+1,000 differs by more, even if a device goes from idle to full power (about 12 times) in between."""
+
+
+class ProvedActivity(StrEnum):
+    """What the samples of a window prove."""
+
+    WORKING = "working"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What is proved about a unit, and what prevents a proof."""
+
+    activity: ProvedActivity
+    unknown: tuple[UnknownCode, ...] = ()
+    """Sorted; only of unknown units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedReading:
+    """A page and when it was read."""
+
+    at: timedelta
+    """Since any fixed moment."""
+    reading: AcceleratorReading
+
+
+def judge(
+    contract: AcceleratorContract, pages: Sequence[TimedReading], floor: float = 0.0
+) -> Mapping[UnitKey, Judgement]:
+    """Return what the pages prove about each unit that at least one of them reports.
+
+    The pages are in the order of time. Whether they are frequent enough is for the caller to check.
+
+    `floor`: activity up to this share counts as none (noise of a device that computes nothing).
+    """
+    keys = {key for page in pages for key in page.reading.units}
+    return {key: _judge(contract, pages, key, floor) for key in sorted(keys)}
+
+
+def _judge(contract: AcceleratorContract, pages: Sequence[TimedReading], key: UnitKey, floor: float) -> Judgement:
+    rule = contract.evidence
+    readings = [page.reading for page in pages]
+    shared = any(key in reading.units and reading.units[key].shared for reading in readings)
+    active = any(_above(reading, key, metrics.ACTIVE, floor) for reading in readings)
+    window = pages[-1].at - pages[0].at
+    scopes = {scope for metric in rule.work for scope in _work(readings, key, metric, floor)}
+    if rule.clock is not None and _worked_by_clock(readings[-1], key, rule.clock, window):
+        scopes.add(Scope.UNIT)
+    codes = set(_unknown(contract, readings, key, window))
+    if rule.pulse is not None and len(readings) > 1:
+        codes |= set(_without_pulse(readings, key, rule.pulse))
+    if scopes and not shared:
+        if Scope.UNIT in scopes or active:
+            return Judgement(activity=ProvedActivity.WORKING)
+        codes.add(UnknownCode.SHARED)  # another unit of the device or the host may have worked
+    if active and not scopes:
+        codes.add(UnknownCode.KEPT_VALUE)
+    if codes:
+        return Judgement(activity=ProvedActivity.UNKNOWN, unknown=tuple(sorted(codes)))
+    return Judgement(activity=ProvedActivity.IDLE)
+
+
+def _above(reading: AcceleratorReading, key: UnitKey, metric: Metric, floor: float) -> bool:
+    value = reading.evidence(key, metric)
+    return value is not None and value[0] is Scope.UNIT and value[1] > floor
+
+
+def _work(readings: Sequence[AcceleratorReading], key: UnitKey, metric: Metric, floor: float) -> Iterator[Scope]:
+    """Yield the parts of the hardware in which the metric shows work."""
+    found = [value for reading in readings if (value := reading.evidence(key, metric)) is not None]
+    if metric.kind is MetricKind.COUNTER:
+        yield from (scope for (_, old), (scope, new) in pairwise(found) if new != old)
+    else:
+        lowest = floor if metric is metrics.ACTIVE else 0.0
+        yield from (scope for scope, value in found if value > lowest)
+
+
+def _worked_by_clock(reading: AcceleratorReading, key: UnitKey, clock: Metric, window: timedelta) -> bool:
+    value = reading.evidence(key, clock)
+    return value is not None and value[1] < window.total_seconds()
+
+
+def _without_pulse(readings: Sequence[AcceleratorReading], key: UnitKey, pulse: Metric) -> Iterator[UnknownCode]:
+    """Yield why the pages do not show that the exporter measures."""
+    found = [value for reading in readings if (value := reading.evidence(key, pulse)) is not None]
+    if len(found) < len(readings):
+        yield UnknownCode.MISSING_SERIES
+    elif len({number for _, number in found}) == 1:
+        yield UnknownCode.REPEATED
+
+
+def _unknown(
+    contract: AcceleratorContract, readings: Sequence[AcceleratorReading], key: UnitKey, window: timedelta
+) -> Iterator[UnknownCode]:
+    if window < contract.evidence.window and not _is_measured(contract, readings, key):
+        yield UnknownCode.WINDOW_TOO_SHORT
+    for reading in readings:
+        if key in reading.units:
+            yield from reading.units[key].unknown
+        else:
+            yield from reading.unknown or (UnknownCode.MISSING_SERIES,)
+
+
+def _is_measured(contract: AcceleratorContract, readings: Sequence[AcceleratorReading], key: UnitKey) -> bool:
+    """Whether the number that changes at rest shows enough measurements."""
+    pulse, least = contract.evidence.pulse, contract.evidence.measurements
+    if pulse is None or least is None:
+        return False
+    found = [value for reading in readings if (value := reading.evidence(key, pulse)) is not None]
+    return sum(old != new for (_, old), (_, new) in pairwise(found)) >= least
+
+
+def contradicted_units(before: TimedReading, after: TimedReading) -> tuple[str, ...]:
+    """Return the devices whose energy counter contradicts their power: one of both has another unit, sorted.
+
+    Devices whose counter did not increase (it restarted or stands still) and devices without power are left out.
+    """
+    seconds = (after.at - before.at).total_seconds()
+    found: list[str] = []
+    for device in sorted(before.reading.devices.keys() & after.reading.devices.keys()):
+        old, new = before.reading.devices[device], after.reading.devices[device]
+        if not all(metric in values for metric in (metrics.POWER, metrics.ENERGY) for values in (old, new)):
+            continue
+        energy = new[metrics.ENERGY] - old[metrics.ENERGY]
+        low, high = sorted((old[metrics.POWER], new[metrics.POWER]))
+        if seconds <= 0 or energy <= 0 or low <= 0:
+            continue
+        mean = energy / seconds
+        if mean > LARGEST_STEP * high or mean < low / LARGEST_STEP:
+            found.append(device)
+    return tuple(found)
