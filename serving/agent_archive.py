@@ -47,8 +47,12 @@ FILES: Final = (
     "hosts/node/driver.py",
     "hosts/node/engine_client.py",
     "hosts/node/engine_key.py",
+    "hosts/node/engine_process.py",
+    "hosts/node/gate.py",
     "hosts/node/google.py",
     "hosts/node/health.py",
+    "hosts/node/http2.py",
+    "hosts/node/libtpu.py",
     "hosts/node/local_http.py",
     "hosts/node/log.py",
     "hosts/node/orders.py",
@@ -69,28 +73,32 @@ FILES: Final = (
     "serving/cache/sync.py",
     "serving/cache/threads.py",
     "serving/engine_container.py",
-    "serving/engines/__init__.py",
-    "serving/engines/contract.py",
-    "serving/engines/dynamo.py",
-    "serving/engines/lmdeploy.py",
-    "serving/engines/ollama.py",
-    "serving/engines/reading.py",
-    "serving/engines/sglang.py",
-    "serving/engines/tgi.py",
-    "serving/engines/triton.py",
-    "serving/engines/trtllm.py",
-    "serving/engines/vllm.py",
+    "serving/engine_gate.py",
+    "serving/exporter_units.py",
     "serving/exposition.py",
     "serving/instance_settings.py",
     "serving/metrics.py",
+    "serving/releases.py",
+    "serving/router/__init__.py",
+    "serving/router/error_pages.py",
+    "serving/unit_files.py",
     "serving/weights.py",
 )
-"""All files that the agent imports, and the tables that it reads. A test derives this list from the sources."""
+"""The files that the agent imports besides its contracts, and the tables that it reads. A test derives this list from
+the sources."""
+CONTRACTS: Final = ("serving/accelerators", "serving/engines")
+"""The agent finds contracts of accelerators and engines by the modules of these folders."""
 _ENTRY: Final = "import runpy\n\nrunpy.run_module('hosts.node', run_name='__main__', alter_sys=True)\n"
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that the ZIP format can store."""
 _UNIX: Final = 3
 _MODE: Final = 0o644 << 16
+
+
+def files(root: Path) -> list[str]:
+    """Return the names of the agent's files under `root`, sorted."""
+    contracts = (f"{folder}/{path.name}" for folder in CONTRACTS for path in (root / folder).glob("*.py"))
+    return sorted([*FILES, *contracts])
 
 
 def build(root: Path) -> bytes:
@@ -101,7 +109,10 @@ def build(root: Path) -> bytes:
     packed = io.BytesIO()
     packed.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(packed, "a") as archive:
-        for name, body in [("__main__.py", _ENTRY.encode()), *((name, (root / name).read_bytes()) for name in FILES)]:
+        for name, body in [
+            ("__main__.py", _ENTRY.encode()),
+            *((name, (root / name).read_bytes()) for name in files(root)),
+        ]:
             entry = zipfile.ZipInfo(name, _LONG_AGO)
             entry.create_system = _UNIX
             entry.external_attr = _MODE

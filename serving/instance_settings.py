@@ -7,9 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.rsa import KeyFormError, public_key
-from serving.engines import EngineKind
+from serving.engine_container import launch_of
 
 VERSION: Final = 1
 MOST_ORDER_KEYS: Final = 2
@@ -25,8 +26,11 @@ class InstanceSettingsError(ValueError):
 class EngineSettings:
     """The inference engine: its image, arguments and variables."""
 
-    kind: EngineKind
+    kind: str
     image: str
+    version: str | None = None
+    """Release of the engine in the image, for engines that do not report it. None: the file then has no such key, as
+    in earlier versions."""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -60,10 +64,20 @@ class InstanceSettings:
     """URL: `s3://…` or `gs://…`."""
     model: str
     served_name: str
+    adapters: Mapping[str, str] = field(default_factory=dict[str, str])
+    """LoRA adapters: the name in requests, and the model in the bucket, as `models/chat-sql`. Empty: the file has no
+    such key, as in versions before adapters."""
     engine: EngineSettings
+    accelerator: AcceleratorKind = AcceleratorKind.NVIDIA
+    """Kind of the instance's accelerators. NVIDIA: the file has no such key, as in versions before other kinds."""
     dcgm_image: str
+    """Image of the exporter of NVIDIA GPUs."""
+    accelerator_image: str | None = None
+    """Image of the exporter of another kind of accelerator. None: no such key."""
     node_exporter_image: str | None = None
     """None: node_exporter does not run. The file then has no such key, as in versions before node_exporter."""
+    gate_image: str | None = None
+    """HAProxy, for engines with a gate. None: no such key, and an engine with a gate does not start."""
     engine_key: str
     """Where the engine's API key is stored: `ssm:/…` or `gcp-secret:projects/…`."""
     order_keys: tuple[str, ...]
@@ -76,6 +90,11 @@ class InstanceSettings:
     """Time until an instance without an agent, or with a failed boot, powers off. Operators can inspect it first."""
     boot_limits: BootLimits = field(default_factory=BootLimits)
 
+    @property
+    def exporter_image(self) -> str:
+        """Image of the exporter of the instance's accelerators; empty: the node agent serves their page."""
+        return self.dcgm_image if self.accelerator is AcceleratorKind.NVIDIA else self.accelerator_image or ""
+
     def cache_under(self, root: Path) -> Path:
         """Return the folder of the models on a machine whose file system starts at `root`."""
         return root / self.cache_dir.lstrip("/")
@@ -84,13 +103,15 @@ class InstanceSettings:
 _TEXTS: Final = (
     "environment", "region", "pool", "bucket", "model", "served_name", "dcgm_image", "engine_key", "cache_dir",
 )  # fmt: skip
+_IMAGES: Final = ("accelerator_image", "node_exporter_image", "gate_image")
+"""Optional."""
 _TIMES: Final = ("drain_deadline", "drain_margin", "metadata_poll", "power_off_after")
 
 
 def to_json(settings: InstanceSettings) -> dict[str, Any]:
     """Return the content of the file, as the contract defines it."""
     limits = settings.boot_limits
-    node_exporter = settings.node_exporter_image
+    optional = {name: getattr(settings, name) for name in _IMAGES}
     return {
         "version": VERSION,
         **{name: getattr(settings, name) for name in _TEXTS},
@@ -98,11 +119,18 @@ def to_json(settings: InstanceSettings) -> dict[str, Any]:
         "capacity_type": settings.capacity_type.value,
         "group": settings.group,
         "order_keys": list(settings.order_keys),
-        "engine": asdict(settings.engine) | {"args": list(settings.engine.args)},
-        **({"node_exporter_image": node_exporter} if node_exporter else {}),
+        "engine": _engine(settings.engine),
+        **({} if settings.accelerator is AcceleratorKind.NVIDIA else {"accelerator": settings.accelerator.value}),
+        **{name: image for name, image in optional.items() if image},
+        **({"adapters": dict(settings.adapters)} if settings.adapters else {}),
         **{f"{name}_s": _whole(getattr(settings, name)) for name in _TIMES},
         "boot_limits_s": {each.name: _whole(getattr(limits, each.name)) for each in fields(limits)},
     }
+
+
+def _engine(engine: EngineSettings) -> dict[str, Any]:
+    content = asdict(engine) | {"args": list(engine.args)}
+    return content if engine.version else {name: value for name, value in content.items() if name != "version"}
 
 
 def load(path: Path) -> InstanceSettings:
@@ -129,22 +157,31 @@ def from_json(raw: Mapping[str, Any]) -> InstanceSettings:
     engine, limits = raw["engine"], raw["boot_limits_s"]
     given: dict[str, Any] = {name: _text(raw, name) for name in _TEXTS}
     given |= {name: _seconds(raw, f"{name}_s") for name in _TIMES}
+    given |= {name: _text(raw, name) for name in _IMAGES if raw.get(name)}
     given["model"] = given["model"].strip("/")
     return InstanceSettings(
         **given,
         cloud=Cloud(raw["cloud"]),
         capacity_type=CapacityType(raw["capacity_type"]),
         group=raw.get("group"),
+        accelerator=AcceleratorKind(raw.get("accelerator", AcceleratorKind.NVIDIA)),
         order_keys=_keys(raw["order_keys"]),
+        adapters={str(name): str(model).strip("/") for name, model in raw.get("adapters", {}).items()},
         engine=EngineSettings(
-            kind=EngineKind(engine["kind"]),
+            kind=_kind(engine["kind"]),
             image=_text(engine, "image"),
+            version=_text(engine, "version") if engine.get("version") is not None else None,
             args=tuple(str(argument) for argument in engine["args"]),
             env={str(name): str(value) for name, value in engine["env"].items()},
         ),
-        node_exporter_image=_text(raw, "node_exporter_image") if raw.get("node_exporter_image") else None,
         boot_limits=BootLimits(**{each.name: _seconds(limits, each.name) for each in fields(BootLimits)}),
     )
+
+
+def _kind(value: object) -> str:
+    kind = str(value)
+    launch_of(kind)
+    return kind
 
 
 def _whole(duration: timedelta) -> int:

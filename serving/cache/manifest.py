@@ -29,6 +29,8 @@ SUFFIXES: Final = frozenset({".safetensors", ".json", ".txt", ".model", ".tiktok
 """Allowed file types. All types that can run code when loaded (pickles, Python) are rejected."""
 _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+ADAPTER_CONFIG: Final = "adapter_config.json"
+"""The configuration of a LoRA adapter, in the format of the library PEFT."""
 _RESERVED: Final = frozenset({"manifest.json"})
 
 
@@ -132,8 +134,8 @@ def _check_complete(manifest: Manifest) -> None:
         raise ManifestError(f"the manifest lists files twice: {', '.join(twice)}")
     if not any(path.endswith(".safetensors") for path in paths):
         raise ManifestError("no *.safetensors file: only weights in safetensors are served")
-    if "config.json" not in paths:
-        raise ManifestError("no config.json")
+    if not {"config.json", ADAPTER_CONFIG} & set(paths):
+        raise ManifestError(f"no config.json, and no {ADAPTER_CONFIG} of a LoRA adapter")
 
 
 def check_path(path: Any) -> str:

@@ -6,78 +6,15 @@ prove. Code outside `serving.engines` uses canonical metrics only and never asks
 functions only: no I/O, standard library only (the node agent imports it).
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final
 
-from serving.metrics import NODE_ENGINE_CONNECTIONS, Metric
-
-
-class EngineKind(StrEnum):
-    """The engines with a contract."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-    TRITON = "triton"
-    LMDEPLOY = "lmdeploy"
-    DYNAMO = "dynamo"
-    TGI = "tgi"
-    OLLAMA = "ollama"
-
-
-_VERSION: Final = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?![\d.]*\d{10})")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Version:
-    """A release of an engine. Suffixes (`rc1`, `.post1`, `+cu129`) do not change the meaning of numbers: ignored."""
-
-    major: int
-    minor: int
-    patch: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Return the version in a text such as `0.32.0`, `v0.5.23.post1` or `1.2.0rc3`.
-
-        Raises:
-            ValueError: the text is not a version.
-        """
-        match = _VERSION.match(text.strip())
-        if match is None:
-            raise ValueError(f"engine version: expected numbers such as 0.32.0, got {text[:40]!r}")
-        return cls(int(match[1]), int(match[2]), int(match[3] or 0))
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}.{self.patch}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """A range of releases: from `since` (included) to `before` (excluded). None: no limit on that side."""
-
-    since: Version | None = None
-    before: Version | None = None
-
-    def __contains__(self, version: Version) -> bool:
-        return (self.since is None or version >= self.since) and (self.before is None or version < self.before)
-
-    def __str__(self) -> str:
-        since = "" if self.since is None else f"{self.since} or later"
-        before = "" if self.before is None else f"before {self.before}"
-        return ", ".join(part for part in (since, before) if part) or "all"
-
-
-def versions(since: str | None = None, before: str | None = None) -> Versions:
-    """Return a range of releases from two texts. Raises ValueError."""
-    return Versions(
-        since=None if since is None else Version.parse(since),
-        before=None if before is None else Version.parse(before),
-    )
+from serving.engines.launch import Launch
+from serving.metrics import NODE_ENGINE_PASSED, NODE_ENGINE_REQUESTS, Metric
+from serving.releases import Version, Versions
 
 
 class Refresh(StrEnum):
@@ -109,6 +46,13 @@ class EngineSeries:
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     """Regular expressions (RE2) of label values; a missing label is empty. Only series that match all of them are
     counted. It excludes ranks that repeat the number of the first one, and parts that are also in a total."""
+    or_where: Mapping[str, str] = field(default_factory=dict[str, str])
+    """A second choice like `where`: series that match all of these are counted, too. Empty: there is none."""
+
+    @property
+    def choices(self) -> tuple[Mapping[str, str], ...]:
+        """Series that match one of these are counted."""
+        return (self.where, self.or_where) if self.or_where else (self.where,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +60,25 @@ class EngineEvidenceRule:
     """What an engine's numbers can prove about work and idleness."""
 
     work: tuple[Metric, ...]
-    """Each of them proves work: a gauge above 0, or a counter that changed in the window. The agent's number of
-    connections to the engine is one of them where the engine's own numbers do not show a request that runs."""
+    """Each of them proves work: a gauge above 0, or a counter that changed in the window. The numbers of the gate
+    (`GATE`) are among them where the engine's own numbers do not show a request that runs."""
     idle: tuple[Metric, ...]
     """All of them together prove that the engine was idle: gauges at 0 and counters constant, over the whole
     window."""
     window: timedelta = timedelta(0)
     """Shortest window over which `idle` is a proof."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterLabels:
+    """Labels of an engine's token counters. Other labels are of a metrics store: series with them are copies."""
+
+    model: str = "model_name"
+    """The served model."""
+    engine: str = "engine"
+    """A part of the page that counts alone: a data-parallel rank, or a version of a model."""
+    parts: tuple[str, ...] = ()
+    """They divide a counter: the values of all its series add up to it."""
 
 
 class TokenSource(StrEnum):
@@ -132,6 +88,26 @@ class TokenSource(StrEnum):
     HISTOGRAM = "sums of the engine's histograms"
     ROUTER = "usage records of the router"
 
+    @property
+    def code(self) -> str:
+        """Its stable code."""
+        return self.name.lower()
+
+
+class TokenError(StrEnum):
+    """What a source of tokens may miss, count twice, or count in a later period. The values are stable codes."""
+
+    REQUEST_END = "counted_at_request_end"
+    AFTER_LAST_SCRAPE = "after_last_scrape_missing"
+    """Tokens between the last scrape and an abrupt end."""
+    ABANDONED = "abandoned_streams_missing"
+    ABORTED_PROMPT = "aborted_prompts_counted_whole"
+    FAILED_INPUT = "failed_input_counted"
+    FAILED_OUTPUT = "failed_output_missing"
+    UNFINISHED_CACHED = "unfinished_cached_missing"
+    OTHER_MODELS = "other_backends_missing"
+    NOT_ROUTED = "unrouted_requests_missing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
@@ -140,8 +116,8 @@ class TokenRecord:
     source: TokenSource
     error: str
     """For people: which tokens are missing, counted twice, or counted in a later period."""
-    exact_for_aborts: bool = False
-    """Whether the tokens of a request that its client leaves are counted as they were processed."""
+    errors: tuple[TokenError, ...]
+    """The same as codes."""
     per_adapter: bool = False
     """Whether the engine can serve LoRA adapters. The router's usage records count their tokens."""
 
@@ -153,8 +129,8 @@ class Probes:
     alive: str
     """It answers 200 while the process can serve."""
     alive_status: str | None = None
-    """JSON field and value that a 200 must contain, as `status=healthy`: some engines answer 200 when they cannot
-    serve."""
+    """What the JSON document of a 200 must contain: a field with a value, as `status=healthy`, or a field that is not
+    empty, as `data`. Some engines answer 200 when they cannot serve."""
     version: str | None = None
     """Path of a JSON document with the version; None: the engine does not report it."""
     version_field: str = "version"
@@ -162,9 +138,6 @@ class Probes:
     metrics: str | None = "/metrics"
     metrics_port: int | None = None
     """None: the port of the API."""
-    metrics_need_key: bool = False
-    shows_drain: bool = False
-    """Whether `alive` fails from the start of a drain."""
 
 
 class StopMode(StrEnum):
@@ -177,19 +150,20 @@ class StopMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDrain:
-    """How an engine ends its requests. Routers are notified first in every case."""
+    """How an engine ends its requests. Routers are notified first in every case.
+
+    The agent aborts what still runs at the deadline of a drain with SIGKILL, whichever engine it is.
+    """
 
     stop: StopMode
-    abort: str | None = None
-    """Path of a POST that ends all running requests; None: only SIGKILL does."""
-    abort_body: str = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """Everything that is specific to one engine."""
 
-    kind: EngineKind
+    kind: str
+    """The name in settings and metrics: the name of its module."""
     title: str
     """Name for people."""
     tested: Versions
@@ -200,12 +174,13 @@ class Contract:
     tokens: TokenRecord
     probes: Probes
     drain: EngineDrain
+    labels: CounterLabels = CounterLabels()
     sources: tuple[str, ...]
     """Where the facts are from: files of the engine's repository with their commit or release, or recorded pages."""
-    key_variable: str | None = None
-    """Environment variable of the API key. With it, inference endpoints require `Authorization: Bearer`."""
-    launchable: bool = False
-    """Whether the fleet can start it. False: read-only, the fleet reads its numbers."""
+    launch: Launch | None = None
+    """How the fleet starts it. None: read-only, the fleet reads its numbers."""
+    run: str | None = None
+    """What of it the project ran: its release and on what. None: nothing, everything is read from its source."""
 
     @property
     def newest(self) -> Version:
@@ -213,13 +188,24 @@ class Contract:
         bounds = [series.versions.since for series in self.series if series.versions.since] + [self.tested.since]
         return max(bound for bound in bounds if bound is not None)
 
+    def covers(self, version: str | None) -> bool:
+        """Whether the release is known and the numbers have the meaning of this contract."""
+        try:
+            return version is not None and Version.parse(version) in self.tested
+        except ValueError:
+            return False
+
+    def release(self, version: str | None) -> Version:
+        """Return the release to read a page with: the newest one with a contract if it does not cover `version`."""
+        return Version.parse(version) if version is not None and self.covers(version) else self.newest
+
     def at(self, version: Version) -> tuple[EngineSeries, ...]:
         """Return the series of a release."""
         return tuple(series for series in self.series if version in series.versions)
 
 
-CONNECTIONS_LAG: Final = timedelta(seconds=75)
-"""How long a router keeps an idle connection to an engine open."""
+GATE: Final = (NODE_ENGINE_REQUESTS, NODE_ENGINE_PASSED)
+"""What the gate counts. It is exact at every moment: each request is open from its first to its last byte."""
 
 
 def faults(contract: Contract) -> list[str]:
@@ -227,7 +213,7 @@ def faults(contract: Contract) -> list[str]:
     found: list[str] = []
     for metric in (*contract.evidence.work, *contract.evidence.idle):
         carriers = [series for series in contract.series if series.measures is metric]
-        if not carriers and metric is not NODE_ENGINE_CONNECTIONS:
+        if not carriers and metric not in GATE:
             found.append(f"evidence uses {metric}, which no series of {contract.kind} carries")
         if metric in contract.evidence.work and any(series.kept_at_rest for series in carriers):
             found.append(f"{metric} stays above 0 at rest, so it does not prove work")
@@ -235,9 +221,9 @@ def faults(contract: Contract) -> list[str]:
     if (
         contract.series
         and all(series.zero_while_busy for series in proofs)
-        and NODE_ENGINE_CONNECTIONS not in contract.evidence.idle
+        and NODE_ENGINE_REQUESTS not in contract.evidence.idle
     ):
-        found.append("each number of `idle` can be 0 while a request runs: add the number of connections")
+        found.append("each number of `idle` can be 0 while a request runs: add the numbers of the gate")
     longest = max((series.lag for series in proofs), default=timedelta(0))
     if contract.evidence.window < longest:
         found.append(f"the window of {contract.evidence.window} is shorter than the lag of {longest}")

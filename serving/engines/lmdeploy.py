@@ -1,10 +1,16 @@
 """The contract of LMDeploy.
 
 It counts tokens at each iteration but writes its gauges every 10 s, so a gauge of 0 with an increasing counter is
-work. Its page needs the API key. Its `/health` answers 200 with `sleeping` while the model is unloaded.
+work. Its `/health` answers 200 with `sleeping` while the model is unloaded.
+
+It has endpoints that change the model (`/update_weights` loads pickles, which can run code, `/sleep`), and always
+registers them, so the fleet starts it behind a gate. It opens images and videos of its own file system that a request
+names: the container contains none but those of its image. The launch was not run on hardware here.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import Final
 
 from serving import metrics
@@ -12,16 +18,115 @@ from serving.engines.contract import (
     Contract,
     EngineDrain,
     EngineEvidenceRule,
-    EngineKind,
     EngineSeries,
     Probes,
     Refresh,
     StopMode,
+    TokenError,
     TokenRecord,
     TokenSource,
-    versions,
 )
+from serving.engines.launch import REFUSED_VARIABLES, EngineServer, Gate, Launch, folders, loopback
+from serving.releases import versions
 
+_DECIDED: Final = frozenset(
+    {
+        "--model-name",
+        "--server-name",
+        "--server-port",
+        "--api-keys",
+        "--allow-origins",
+        "--allow-credentials",
+        "--allow-methods",
+        "--allow-headers",
+        "--allowed-media-domains",
+        "--disable-fastapi-docs",
+        "--log-level",
+    }
+)
+_FLAGS: Final = frozenset(
+    {
+        # distribution of a model over GPUs
+        "--tp",
+        "--cp",
+        "--communicator",
+        # memory and batches
+        "--session-len",
+        "--max-batch-size",
+        "--cache-max-entry-count",
+        "--cache-block-seq-len",
+        "--enable-prefix-caching",
+        "--max-prefill-token-num",
+        "--num-tokens-per-iter",
+        "--max-prefill-iters",
+        "--cudagraph-capture-batch-sizes",
+        "--vision-max-batch-size",
+        "--language-model-only",
+        # numbers and kernels
+        "--backend",
+        "--dtype",
+        "--quant-policy",
+        "--model-format",
+        "--rope-scaling-factor",
+        "--eager-mode",
+        "--enable-microbatch",
+        "--speculative-algorithm",
+        "--speculative-num-draft-tokens",
+        # responses
+        "--tool-call-parser",
+        "--reasoning-parser",
+    }
+)
+"""Not among them: `--max-concurrent-requests`, because probes and metrics wait for a place with the requests;
+`--dp`, which starts servers on more ports; `--disable-metrics`."""
+
+
+def _arguments(server: EngineServer) -> tuple[str, ...]:
+    return (
+        "serve",
+        "api_server",
+        str(server.model_path),
+        "--model-name",
+        server.served_name,
+        "--server-name",
+        loopback(server),
+        "--server-port",
+        str(server.port),
+        "--disable-fastapi-docs",
+        # no page of another site may use this server, and requests may name no media of other hosts
+        "--allow-origins",
+        "http://none.invalid",
+        "--allowed-media-domains",
+        "none.invalid",
+        # prompts are logged below this level
+        "--log-level",
+        "WARNING",
+        *server.args,
+    )
+
+
+def _folders(scratch: PurePosixPath) -> Mapping[str, str]:
+    return folders(scratch, "lmdeploy", HF_MODULES_CACHE=f"{scratch}/hf-modules")
+
+
+LAUNCH: Final = Launch(
+    program="lmdeploy",
+    arguments=_arguments,
+    flags=_FLAGS,
+    decided=_DECIDED,
+    splits={"--tp": "tensor"},
+    refused_variables=rf"{REFUSED_VARIABLES}|(?:LMDEPLOY|TM|UVICORN|SSL|RAY|TORCHELASTIC|MASTER)_\w+",
+    environment={"UVICORN_LOG_LEVEL": "warning"},
+    folders=_folders,
+    gate=Gate(
+        port=8001,
+        inference=("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages(?:/count_tokens)?"),
+        readable=("/v1/models",),
+    ),
+    # `--allowed-media-domains`
+    since="0.15",
+    cuda=12,
+)
 _GAUGE_LAG: Final = timedelta(seconds=10)
 """`log_interval` of its metrics logger."""
 
@@ -35,7 +140,7 @@ def _at_end(name: str, measures: metrics.Metric) -> EngineSeries:
 
 
 CONTRACT: Final = Contract(
-    kind=EngineKind.LMDEPLOY,
+    kind="lmdeploy",
     title="LMDeploy",
     tested=versions("0.14", "0.17"),
     series=(
@@ -72,8 +177,16 @@ CONTRACT: Final = Contract(
     tokens=TokenRecord(
         source=TokenSource.ENGINE,
         error="exact while the engine runs; cached tokens of requests that did not finish are not counted",
+        errors=(
+            TokenError.UNFINISHED_CACHED,
+            TokenError.AFTER_LAST_SCRAPE,
+        ),
     ),
-    probes=Probes(alive="/health", alive_status="status=healthy", metrics_need_key=True),
+    probes=Probes(alive="/health", alive_status="status=healthy"),
     drain=EngineDrain(stop=StopMode.FINISHES),
-    sources=("lmdeploy/metrics/loggers.py of InternLM/lmdeploy from v0.9.2 to v0.16.0",),
+    launch=LAUNCH,
+    sources=(
+        "lmdeploy/metrics/loggers.py of InternLM/lmdeploy from v0.9.2 to v0.16.0",
+        "lmdeploy/cli/serve.py, lmdeploy/cli/utils.py and lmdeploy/serve/openai of InternLM/lmdeploy at 1263d5c",
+    ),
 )

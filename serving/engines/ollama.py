@@ -6,16 +6,16 @@ from serving.engines.contract import (
     Contract,
     EngineDrain,
     EngineEvidenceRule,
-    EngineKind,
     Probes,
     StopMode,
+    TokenError,
     TokenRecord,
     TokenSource,
-    versions,
 )
+from serving.releases import versions
 
 CONTRACT: Final = Contract(
-    kind=EngineKind.OLLAMA,
+    kind="ollama",
     title="Ollama",
     tested=versions("0.11", "1.0"),
     series=(),
@@ -23,6 +23,7 @@ CONTRACT: Final = Contract(
     tokens=TokenRecord(
         source=TokenSource.ROUTER,
         error="only of requests that passed through the router: the engine counts nothing",
+        errors=(TokenError.NOT_ROUTED,),
     ),
     probes=Probes(alive="/", version="/api/version", metrics=None),
     drain=EngineDrain(stop=StopMode.CUTS),

@@ -7,10 +7,21 @@ from datetime import timedelta
 from typing import Any, Final
 
 from serving import metrics
-from serving.engines.contract import Contract, EngineSeries, Version
+from serving.engines.contract import Contract, EngineSeries
 from serving.exposition import Sample
 from serving.metrics import Metric, MetricKind
+from serving.releases import Version
 
+EVIDENCE: Final = "evidence"
+"""Label of series at the metrics store. Absent: the number is evidence by its engine's contract."""
+NO_EVIDENCE: Final = "none"
+"""Value of `EVIDENCE` for a number that proves nothing, such as a gauge that keeps its last value."""
+PART_LABEL: Final = "part"
+"""Label of series with one canonical name that come from several names of one engine."""
+ADDED_LABELS: Final = (PART_LABEL, EVIDENCE)
+"""Labels that relabelling adds. They do not make a series a copy of another one."""
+_ANY: Final = "[^;]*"
+"""Any value of a label. Prometheus joins the values of several labels with semicolons."""
 _HIGHEST: Final = (metrics.KV_CACHE_USAGE,)
 """Shares: the highest series counts. All other metrics are added up."""
 
@@ -57,8 +68,9 @@ def _names(lacking: Mapping[Metric, set[str]], needed: Iterable[Metric]) -> tupl
 
 
 def _matches(series: EngineSeries, sample: Sample) -> bool:
-    return all(
-        re.fullmatch(pattern, sample.labels.get(label, "")) is not None for label, pattern in series.where.items()
+    return any(
+        all(re.fullmatch(pattern, sample.labels.get(label, "")) is not None for label, pattern in choice.items())
+        for choice in series.choices
     )
 
 
@@ -79,7 +91,7 @@ def unknown(
     try:
         release = Version.parse(version)
     except ValueError as error:
-        return str(error)
+        return f"{title} {error}"
     if release not in contract.tested:
         return f"{title} {version}: the contract covers {contract.tested}"
     if missing:
@@ -99,20 +111,30 @@ def relabelling(contracts: Iterable[Contract]) -> list[dict[str, Any]]:
     """Return Prometheus's `metric_relabel_configs` that give these engines' series their canonical names.
 
     Several names of one engine with one canonical name would collide: they get the label `part`. Series that `where`
-    excludes keep their names, so no query counts them.
+    excludes keep their names, so no query counts them. Gauges and counters that prove nothing by the contract get
+    the label `evidence`. The Python client of Prometheus writes underscores for colons when it answers OpenMetrics,
+    which Prometheus asks for (prometheus_client 0.22 or later): both spellings match.
     """
     rules: list[dict[str, Any]] = []
     for contract in contracts:
+        proofs = {*contract.evidence.work, *contract.evidence.idle}
         for series in contract.series:
-            labels = sorted(series.where)
+            labels = sorted({label for choice in series.choices for label in choice})
             suffix = "(_bucket|_sum|_count)" if series.measures.kind is MetricKind.HISTOGRAM else ""
-            regex = ";".join((series.name + suffix, *(f"(?:{series.where[label]})" for label in labels)))
+            choices = [";".join(f"(?:{choice.get(label, _ANY)})" for label in labels) for choice in series.choices]
+            matches = choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
+            spelled = series.name.replace(":", "[:_]") + suffix
+            regex = f"{spelled};{matches}" if labels else spelled
             source = ["__name__", *labels]
             name = series.measures.name + ("$1" if suffix else "")
             carriers = {other.name for other in contract.series if other.measures is series.measures}
+            given = {"__name__": name}
             if len(carriers) > 1:
-                rules.append(
-                    {"source_labels": source, "regex": regex, "target_label": "part", "replacement": series.name}
-                )
-            rules.append({"source_labels": source, "regex": regex, "target_label": "__name__", "replacement": name})
+                given = {PART_LABEL: series.name, **given}
+            if series.measures not in proofs and not suffix:
+                given = {EVIDENCE: NO_EVIDENCE, **given}
+            rules += (
+                {"source_labels": source, "regex": regex, "target_label": label, "replacement": value}
+                for label, value in given.items()
+            )
     return rules

@@ -7,18 +7,18 @@ from serving.engines.contract import (
     Contract,
     EngineDrain,
     EngineEvidenceRule,
-    EngineKind,
     EngineSeries,
     Probes,
     Refresh,
     StopMode,
+    TokenError,
     TokenRecord,
     TokenSource,
-    versions,
 )
+from serving.releases import versions
 
 CONTRACT: Final = Contract(
-    kind=EngineKind.TGI,
+    kind="tgi",
     title="TGI",
     tested=versions("3.0", "4.0"),
     series=(
@@ -62,6 +62,11 @@ CONTRACT: Final = Contract(
     tokens=TokenRecord(
         source=TokenSource.HISTOGRAM,
         error="input includes requests that failed later: too high; output excludes them: too low",
+        errors=(
+            TokenError.FAILED_INPUT,
+            TokenError.FAILED_OUTPUT,
+            TokenError.AFTER_LAST_SCRAPE,
+        ),
     ),
     probes=Probes(alive="/health", version="/info"),
     drain=EngineDrain(stop=StopMode.FINISHES),

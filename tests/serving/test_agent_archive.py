@@ -12,13 +12,14 @@ import pytest
 
 from gpufleet.toolchain.folders import ROOT
 from serving import agent_archive
+from serving.engines import CONTRACTS
 
 DATA = "gpufleet/domain/data/"
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    for name in agent_archive.FILES:
+    for name in agent_archive.files(ROOT):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -42,7 +43,8 @@ def test_the_packed_agent_starts_without_other_packages(tmp_path: Path) -> None:
 def test_each_packed_module_can_be_imported_and_the_tables_are_read(tmp_path: Path) -> None:
     archive = tmp_path / "agent.pyz"
     archive.write_bytes(agent_archive.build(ROOT))
-    modules = [name.removesuffix(".py").replace("/", ".") for name in agent_archive.FILES if name.endswith(".py")]
+    sources = (name.removesuffix("/__init__.py").removesuffix(".py") for name in agent_archive.files(ROOT))
+    modules = [name.replace("/", ".") for name in sources if not name.endswith(".csv")]
     read = "print(len(gpufleet.domain.catalogue.machines('aws')) > 10)"
     ran = run("-c", f"import sys; sys.path.insert(0, {str(archive)!r})\nimport {', '.join(modules)}\n{read}")
     assert (ran.stdout, ran.stderr) == ("True\n", "")
@@ -56,7 +58,9 @@ def test_the_list_matches_the_agents_imports() -> None:
             ahead += imported(ROOT / name)
     # the catalogue reads its tables by package name
     tables = {f"{DATA}{name}" for name in ("__init__.py", "gpus.csv", "machines.csv")}
-    assert list(agent_archive.FILES) == sorted(found | tables)
+    folders = tuple(f"{folder}/" for folder in agent_archive.CONTRACTS)
+    contracts = {name for name in found if name.startswith(folders)}
+    assert list(agent_archive.FILES) == sorted((found | tables) - contracts)
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -96,7 +100,19 @@ def test_a_changed_source_gives_other_bytes(sources: Path) -> None:
 def test_only_listed_files_are_packed(sources: Path) -> None:
     (sources / "hosts/node/other.py").write_text("")
     names = zipfile.ZipFile(io.BytesIO(agent_archive.build(sources))).namelist()
-    assert names == ["__main__.py", *agent_archive.FILES]
+    assert names == ["__main__.py", *agent_archive.files(sources)]
+
+
+def test_the_packed_agent_knows_the_engines_of_its_folder(sources: Path, tmp_path: Path) -> None:
+    vllm = (sources / "serving/engines/vllm.py").read_text()
+    (sources / "serving/engines/other.py").write_text(vllm.replace('kind="vllm"', 'kind="other"'))
+    archive = tmp_path / "agent.pyz"
+    archive.write_bytes(agent_archive.build(sources))
+    show = (
+        f"import sys; sys.path.insert(0, {str(archive)!r})\nfrom serving.engines import CONTRACTS\nprint(*CONTRACTS)"
+    )
+    ran = run("-c", show)
+    assert ran.stdout.split() == sorted([*CONTRACTS, "other"]), ran.stderr
 
 
 def test_a_folder_without_an_agent_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from serving.metrics import Metric, MetricKind, Source
 
 PREFIXES = {
     Source.ENGINE: ("vllm:", "gpufleet_engine_"),
-    Source.DCGM: "DCGM_FI_",
+    Source.ACCELERATOR: "DCGM_FI_",
     Source.NODE: "gpufleet_node_",
     Source.HOST: "node_",
 }
@@ -17,7 +17,7 @@ PREFIXES = {
 def test_names_show_source_and_kind(metric: Metric) -> None:
     assert metric.name.startswith(PREFIXES[metric.source])
     assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", metric.name)
-    if metric.source is not Source.DCGM:
+    if metric.source is not Source.ACCELERATOR:
         assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
     assert metric.unit
     assert metric.meaning

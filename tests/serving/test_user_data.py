@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud
-from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings, to_json
 from serving.user_data import FETCH, UserDataError, archive_key, render
 from tests.fixtures import signing
@@ -27,7 +26,7 @@ SETTINGS = InstanceSettings(
     bucket="s3://models",
     model="models/chat",
     served_name="chat",
-    engine=EngineSettings(kind=EngineKind.VLLM, image="vllm@sha256:00", args=("--max-model-len", "2048")),
+    engine=EngineSettings(kind="vllm", image="vllm@sha256:00", args=("--max-model-len", "2048")),
     dcgm_image="dcgm@sha256:00",
     engine_key="ssm:/gpu-fleet/local/engine-key",
     order_keys=(signing.key().public.text,),
