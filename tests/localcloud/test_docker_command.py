@@ -1,13 +1,15 @@
 """The `docker` command of the machine image: image names map to local programs."""
 
+import shutil
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from localcloud.machines.image.docker import UsageError, command, parse_run, program
 from localcloud.machines.image.owners import without_owners
 
-from serving import engine_container
+from serving import engine_container, exporter_units
+from serving.accelerators import CONTRACTS
 
 
 @pytest.mark.parametrize(
@@ -17,13 +19,28 @@ from serving import engine_container
         pytest.param("gpu-fleet/simulated-engine:1.0", "localcloud.engine", id="tag"),
         pytest.param(
             "000000000000.dkr.ecr.us-east-1.amazonaws.com/mirror/dcgm-exporter:4.5@sha256:ab",
-            "localcloud.dcgm",
+            "localcloud.exporters.nvidia",
             id="registry, tag and digest",
         ),
     ],
 )
 def test_image_name_maps_to_a_program(image: str, module: str) -> None:
-    assert program(image) == module
+    assert program(image) == [sys.executable, "-P", "-m", module]
+
+
+@pytest.mark.skipif(
+    shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin") is None, reason="haproxy is not installed"
+)
+def test_gate_unit_runs_the_haproxy_of_this_computer(tmp_path: Path) -> None:
+    unit = engine_container.gate_unit(
+        "gpu-fleet/haproxy@sha256:ab", config_file=PurePosixPath(f"{tmp_path}/run/gpu-fleet/engine-gate.cfg")
+    )
+    line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    run = parse_run(line.split()[2:], {})
+    binary, *arguments = command(run, tmp_path)
+    assert binary.endswith("/haproxy")
+    assert arguments == ["-db", "-f", f"{tmp_path}/run/gpu-fleet/engine-gate.cfg"]
+    assert run.environment_files == ["/run/gpu-fleet/engine.env"]
 
 
 def test_unknown_image_is_refused_with_the_known_ones() -> None:
@@ -56,15 +73,17 @@ def test_incomplete_command_is_refused(given: list[str]) -> None:
 
 
 def test_exporter_unit_is_parsed(tmp_path: Path) -> None:
-    text = engine_container.dcgm_unit("gpu-fleet/dcgm-exporter@sha256:ab", host="127.16.1.4")
+    text = exporter_units.exporter_unit(
+        CONTRACTS["nvidia"].launch, image="gpu-fleet/dcgm-exporter@sha256:ab", host="127.16.1.4"
+    )
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
-    assert run.name == "gpufleet-dcgm"
-    assert command(run, tmp_path)[3:6] == ["localcloud.dcgm", "-a", "127.16.1.4:9400"]
+    assert run.name == "gpufleet-exporter"
+    assert command(run, tmp_path)[3:6] == ["localcloud.exporters.nvidia", "-a", "127.16.1.4:9400"]
 
 
 def test_node_exporter_unit_is_parsed_and_reads_the_files_of_the_machine(tmp_path: Path) -> None:
-    text = engine_container.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
+    text = exporter_units.node_exporter_unit("mirror/node-exporter@sha256:ab", host="127.16.1.4")
     line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     run = parse_run(line.removeprefix("ExecStart=docker run ").split(), {})
     assert run.name == "gpufleet-node-exporter"

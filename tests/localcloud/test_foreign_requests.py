@@ -23,8 +23,10 @@ from localcloud.addresses import ACCESS_KEY, METADATA_PORT, REGION
 from localcloud.callers import MESSAGES, TOKEN_FILE, Unknown, make_token
 from localcloud.engine.api import EngineServer
 from localcloud.engine.arguments import parse
+from localcloud.exporters import frame, nvidia
+from localcloud.exporters.metadata import hardware_of
 
-from localcloud import dcgm, node_exporter
+from localcloud import node_exporter
 from tests.fixtures.clouds.emulator import (
     REPOSITORY,
     RunningCloud,
@@ -363,8 +365,9 @@ def made(server: str, folder: Path) -> TCPServer:
     if server == "node exporter":
         return node_exporter.server(("127.0.0.1", 0), folder)
     if server == "DCGM exporter":
-        hardware = dcgm.hardware_of("g6.xlarge", "i-1")
-        return dcgm.server(("127.0.0.1", 0), dcgm.Simulator(hardware=hardware, engine_url="", faults=folder))
+        hardware = hardware_of("g6.xlarge", "i-1")
+        simulator = frame.Simulator(kind=nvidia.KIND, hardware=hardware, engine_url="", faults=folder)
+        return frame.server(("127.0.0.1", 0), simulator)
     engine = EngineServer(parse(["serve", str(folder), "--host", "127.0.0.1", "--port", "0"]))
     engine.server_bind()
     engine.server_activate()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localcloud.machines.services import Service, State
 from localcloud.machines.units import KillMode, Restart, UnitError, arguments, environment_file, parse, seconds
 
-from serving import engine_container
+from serving import unit_files
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_exec_lines_expand_as_in_systemd() -> None:
 
 @given(st.lists(st.text(st.characters(codec="ascii", min_codepoint=33), min_size=1, max_size=12), min_size=1))
 def test_quoted_arguments_of_the_engine_unit_are_restored(parts: list[str]) -> None:
-    line = " ".join(engine_container.quote(word) for word in parts)
+    line = " ".join(unit_files.quote(word) for word in parts)
     assert arguments(line, {}) == parts
 
 

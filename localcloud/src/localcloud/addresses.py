@@ -1,4 +1,4 @@
-"""Where the embedded cloud lives. `docs/contracts.md` is the contract; tests move it to other addresses."""
+"""The addresses of the embedded cloud. `docs/contracts.md` is the contract; tests move it to other addresses."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +45,7 @@ class Places:
 
     @property
     def google_cidr(self) -> str:
-        """Subnetworks of the embedded Google Cloud lie in it."""
+        """The range of the subnetworks of the embedded Google Cloud."""
         return f"{self.network}.64.0/18"
 
     @property

@@ -5,6 +5,7 @@ plus those that only one of the real clouds has.
 """
 
 import json
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -20,10 +21,11 @@ from localcloud.billing_log import BillingLog
 from localcloud.calls import Calls
 from localcloud.capacity_kind import Kind
 from localcloud.documents import is_document
-from localcloud.faults import FAULTS, NUMBERED, Faults
+from localcloud.faults import FAULTS, NUMBERED, WORDED, Faults
 
 PREFIX: Final = "/_localcloud"
 _LONGEST_NOTICE_S: Final = 600
+_VALUES: Final = re.compile(r"[A-Za-z0-9.+:_-]+(,[A-Za-z0-9.+:_-]+)*")
 Verb = Callable[[Mapping[str, Any]], object]
 """Takes the JSON object of the request, returns what is sent back as JSON. Raises AdminError."""
 
@@ -103,12 +105,9 @@ class CloudAdmin(ABC):
         what, value = str(body.get("what")), body.get("value")
         if what not in FAULTS:
             raise AdminError(f"what: expected one of {', '.join(sorted(FAULTS))}, got {body.get('what')!r}")
-        number = float(value) if isinstance(value, int | float) else None
-        if (what in NUMBERED) != (number is not None):
-            expected = "a number" if what in NUMBERED else "none"
-            raise AdminError(f"value: expected {expected} for the fault {what}, got {value!r}")
+        given = _value(what, value)
         instance = self.instance_without_fault(body, what)
-        self.faults.add(instance, what, number)
+        self.faults.add(instance, what, given)
         return {"instance": instance, "what": what}
 
     def _clear_faults(self, body: Mapping[str, Any]) -> object:
@@ -121,6 +120,19 @@ class CloudAdmin(ABC):
         except ValueError as error:
             raise AdminError(str(error)) from error
         return self.api_faults.as_json()
+
+
+def _value(what: str, value: object) -> float | str | None:
+    """The value of a fault. Raises AdminError."""
+    if what in WORDED and isinstance(value, str) and _VALUES.fullmatch(value):
+        return value
+    if what in NUMBERED and isinstance(value, int | float):
+        return float(value)
+    if value is None and what not in NUMBERED | WORDED:
+        return None
+    kinds = (("a number", NUMBERED), ("words separated by commas", WORDED))
+    expected = " or ".join(name for name, faults in kinds if what in faults) or "none"
+    raise AdminError(f"value: expected {expected} for the fault {what}, got {value!r}")
 
 
 class AdminApi:

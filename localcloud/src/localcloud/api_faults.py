@@ -1,4 +1,4 @@
-"""Errors that people ask the AWS APIs to answer with: throttling, a page that fails, a service that is down."""
+"""Errors that users can request from the AWS APIs: throttling, a page that fails, a service that is down."""
 
 import threading
 from dataclasses import dataclass, field
@@ -45,12 +45,12 @@ class ApiFaults:
             self._faults.append(fault)
 
     def clear(self) -> None:
-        """Every call is answered again."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def take(self, service: str, operation: str) -> ApiFault | None:
-        """The fault that this call runs into, if any; counts down."""
+        """The fault of this call, if any. Counts it down."""
         with self._lock:
             for fault in self._faults:
                 if fault.service != service or fault.operation not in ("*", operation):

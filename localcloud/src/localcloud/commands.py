@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from app.errors import AppError, ErrorCode
+from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.model import Cloud
@@ -29,7 +30,6 @@ app = typer.Typer(
 
 PoolOption = Annotated[str | None, typer.Option("--pool", help="Name of the pool.")]
 InstanceOption = Annotated[str | None, typer.Option("--instance", help="Id of one instance.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON to stdout.")]
 
 
 def register(parent: typer.Typer) -> None:
@@ -207,6 +207,7 @@ def _config(folders: Folders, cloud: Cloud) -> dict[str, str]:
 
 def _prometheus_config(cloud: Cloud) -> str:
     from hosts.monitoring import prometheus
+    from serving.engines import CONTRACTS
 
     return prometheus.render(
         prometheus.PrometheusSettings(
@@ -217,6 +218,7 @@ def _prometheus_config(cloud: Cloud) -> str:
             watchdogs=(parts.CONSOLE_ADDRESS,),
             alertmanagers=(parts.ALERTMANAGER_ADDRESS,),
             rule_files=(parts.RULES,),
+            engines=tuple(kind for kind, contract in CONTRACTS.items() if contract.launch is not None),
         )
     )
 

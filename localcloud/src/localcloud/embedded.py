@@ -16,7 +16,7 @@ from localcloud.addresses import Places
 from localcloud.admin_api import AdminApi
 from localcloud.api_faults import ApiFaults
 from localcloud.aws.admin_api import AwsAdmin
-from localcloud.aws.groups import LivingAutoScaling
+from localcloud.aws.groups import EmulatedAutoScaling
 from localcloud.aws.hardware import LoopbackMachines
 from localcloud.aws.images import add_images
 from localcloud.aws.install import install
@@ -46,7 +46,7 @@ class EmbeddedCloud:
 
     cloud_state: AwsState
     ec2: EC2Backend
-    scaling: LivingAutoScaling
+    scaling: EmulatedAutoScaling
     manager: MachineManager
     hardware: LoopbackMachines
     endpoint: Endpoint
@@ -136,7 +136,7 @@ def start(options: StartOptions) -> EmbeddedCloud:
 
 
 def _rounds(
-    cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, google: GoogleCloud, ending: threading.Event
+    cloud_state: AwsState, ec2: EC2Backend, scaling: EmulatedAutoScaling, google: GoogleCloud, ending: threading.Event
 ) -> None:
     pause_s = min(_LONGEST_ROUND_S, cloud_state.time_scale.shorten(_ROUND).total_seconds())
     while not ending.wait(pause_s):

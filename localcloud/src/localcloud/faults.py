@@ -6,21 +6,31 @@ from pathlib import Path
 from typing import Final
 
 _LOOK_S: Final = 0.2
-FAULTS: Final = {
-    "exporter": "the simulated DCGM exporter stops answering; engine and agent continue",
+EXPORTER_FAULTS: Final = {
+    "exporter": "the simulated exporter of the accelerators stops answering; engine and agent continue",
     "exporter-frozen": "it returns the same values again and again",
-    "exporter-blank": "it returns DCGM's sentinels for `no value`",
+    "exporter-blank": "it returns its values for `no measurement`, or leaves the series out",
+    "exporter-reset": "its counters restart at 0, once when the fault is added: the driver or the program restarted",
+    "exporter-unit": "its energy (its memory, without energy) is wrong by this factor (a number)",
+    "exporter-variant": "it behaves as another release or setup does (words, of the exporter's module)",
+    "slices": "the devices are divided (MIG profiles, `shared:N`, or a mode of AMD's partitions)",
     "xid": "it reports this XID error (a number)",
-    "gpus": "it reports this many GPUs (a number)",
-    "gpu-active": "it reports this activity (a number from 0 to 1)",
+    "gpus": "it reports this many devices (a number)",
+    "gpu-active": "it reports this activity (a number from 0 to 1, or one for each unit in order)",
     "ecc": "it reports this many double-bit errors (a number)",
+}
+"""Faults and properties of the accelerators, which their exporter shows."""
+FAULTS: Final = {
+    **EXPORTER_FAULTS,
     "engine-hang": "the simulated engine accepts connections and answers nothing",
     "engine-crash": "the simulated engine ends with an error",
     "agent": "the node agent is stopped (SIGSTOP)",
     "metadata": "the metadata service accepts connections and answers nothing",
 }
-NUMBERED: Final = frozenset({"xid", "gpus", "gpu-active", "ecc"})
+NUMBERED: Final = frozenset({"xid", "gpus", "gpu-active", "ecc", "exporter-unit"})
 """Faults whose file holds a number."""
+WORDED: Final = frozenset({"gpu-active", "slices", "exporter-variant"})
+"""Faults whose file holds words or numbers, separated by commas."""
 
 FAULT_FOLDER: Final = "run/faults"
 """Inside a machine's private root; a file of the fault's name means that it is on."""
@@ -35,11 +45,15 @@ class Faults:
     def _folder(self, instance: str) -> Path:
         return self._machines / instance / FAULT_FOLDER
 
-    def add(self, instance: str, what: str, value: float | None = None) -> None:
+    def add(self, instance: str, what: str, value: float | str | None = None) -> None:
         """Switch one on."""
         folder = self._folder(instance)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / what).write_text("" if value is None else f"{value:g}\n", "utf-8")
+        text = value if isinstance(value, str) else "" if value is None else f"{value:g}"
+        # a program that reads it meanwhile finds the whole text or none
+        fresh = folder.parent / f".{what}"
+        fresh.write_text(f"{text}\n", "utf-8")
+        fresh.replace(folder / what)
 
     def has(self, instance: str, what: str) -> bool:
         return (self._folder(instance) / what).exists()

@@ -30,18 +30,25 @@ _MAKERS: Final = MappingProxyType(
 )
 
 
-def make_server(workers: int, handlers: tuple[Any, ...] = (), uid: int | None = None) -> tuple[grpc.Server, int]:
-    """A server that has not been started, and its port. `uid`: whose processes may call it; None: our own user's."""
-    check = _OwnUserOnly(os.getuid() if uid is None else uid)
+def make_server(
+    workers: int, handlers: tuple[Any, ...] = (), uid: int | None = None, address: tuple[str, int] = (HOST, 0)
+) -> tuple[grpc.Server, int]:
+    """A server that has not been started, and its port.
+
+    `uid`: whose processes may call it; None: our own user's. `address`: on loopback; port 0: a free one. Raises
+    RuntimeError when the address is taken.
+    """
+    check = _OwnUserOnly(os.getuid() if uid is None else uid, address[0])
     pool = ThreadPoolExecutor(max_workers=workers)
     server: grpc.Server = _grpc.server(pool, handlers=handlers, interceptors=[check], options=OPTIONS)
-    check.port = server.add_insecure_port(f"{HOST}:0")
+    check.port = server.add_insecure_port(f"{address[0]}:{address[1]}")
     return server, check.port
 
 
 class _OwnUserOnly(grpc.ServerInterceptor):
-    def __init__(self, uid: int) -> None:
+    def __init__(self, uid: int, host: str) -> None:
         self._uid = uid
+        self._host = host
         self.port = 0
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
@@ -67,4 +74,6 @@ class _OwnUserOnly(grpc.ServerInterceptor):
         """`peer` is `ipv4:127.0.0.1:PORT`, as gRPC names the other end."""
         family, _, rest = peer.partition(":")
         host, _, port = rest.rpartition(":")
-        return family == "ipv4" and port.isdigit() and is_of_user(self._uid, (host, int(port)), (HOST, self.port))
+        return (
+            family == "ipv4" and port.isdigit() and is_of_user(self._uid, (host, int(port)), (self._host, self.port))
+        )

@@ -39,7 +39,7 @@ def refused(request: HttpRequest, server: str) -> Answer | None:
 
 
 def is_of_user(uid: int, peer: tuple[str, int], own: tuple[str, int]) -> bool:
-    """Whether the other end of a connection on loopback is of a Unix user; no also where nobody has it."""
+    """Whether the other end of a connection on loopback is of a Unix user; False also if no process has it."""
     return uid in _owners(_end(peer), _end(own))
 
 

@@ -61,6 +61,36 @@ def make(folder: Path, shape: TinyModelShape | None = None) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
+ADAPTER_RANK: Final = 8
+"""The smallest common rank of adapters."""
+_ADAPTED: Final = ("q_proj", "v_proj")
+
+
+def make_adapter(folder: Path, shape: TinyModelShape | None = None, *, seed: int = 0) -> None:
+    """Write a LoRA adapter of the model with that shape into `folder`, in the format of the library PEFT."""
+    shape = shape or TinyModelShape()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "",
+        "r": ADAPTER_RANK,
+        # large, so that answers of the adapter and of its model differ
+        "lora_alpha": 64 * ADAPTER_RANK,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(_ADAPTED),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    for name, size in _tensors(shape):
+        if name.split(".")[-2] in _ADAPTED:
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            tensors.append((f"{module}.lora_A.weight", (ADAPTER_RANK, size[1])))
+            tensors.append((f"{module}.lora_B.weight", (size[0], ADAPTER_RANK)))
+    _write_shard(folder / "adapter_model.safetensors", tensors, seed)
+
+
 def _documents(shape: TinyModelShape) -> dict[str, Any]:
     return {
         "config.json": {

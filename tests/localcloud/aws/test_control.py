@@ -55,6 +55,13 @@ def test_preemption_has_a_notice_and_can_remove_capacity(cloud: RunningCloud) ->
         pytest.param("preempt", {"pool": "x", "notice_s": 9999}, 400, "from 0 to 600", id="a long notice"),
         pytest.param("fault", {"pool": "x", "what": "coffee"}, 400, "expected one of agent", id="unknown fault"),
         pytest.param("fault", {"pool": "x", "what": "xid"}, 400, "expected a number", id="fault without its number"),
+        pytest.param(
+            "fault", {"pool": "x", "what": "slices", "value": 3}, 400, "expected words", id="slices: number"
+        ),
+        pytest.param(
+            "fault", {"pool": "x", "what": "gpu-active", "value": "../x"}, 400, "a number or words", id="a path"
+        ),
+        pytest.param("fault", {"pool": "x", "what": "exporter", "value": "on"}, 400, "expected none", id="a value"),
         pytest.param("capacity", {"kind": "spot"}, 400, 'expected {"zone"', id="half a limit"),
         pytest.param("capacity", {"kind": "free", "vcpus": 1}, 400, "spot or on-demand", id="unknown kind"),
         pytest.param("capacity", {"kind": "spot", "vcpus": -1}, 400, "whole number", id="negative"),
@@ -83,6 +90,8 @@ def test_fault_is_a_file_in_one_machine_and_can_be_cleared(cloud: RunningCloud) 
     assert cloud.control("POST", "fault", {"pool": "batch", "what": "exporter"})[0] == 409
     cloud.control("POST", "fault", {"instance": one["instance"], "what": "xid", "value": 79})
     assert (cloud.machines / one["instance"] / "run/faults/xid").read_text("utf-8") == "79\n"
+    cloud.control("POST", "fault", {"instance": one["instance"], "what": "slices", "value": "3g.40gb,2g.20gb"})
+    assert (cloud.machines / one["instance"] / "run/faults/slices").read_text("utf-8") == "3g.40gb,2g.20gb\n"
     cloud.control("DELETE", "fault", {"instance": one["instance"]})
     assert cloud.control("GET", "fault")[1] == [{"instance": other["instance"], "what": "exporter"}]
     cloud.control("DELETE", "fault")

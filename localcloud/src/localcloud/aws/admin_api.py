@@ -21,8 +21,8 @@ from localcloud.admin_api import (
     set_limit,
 )
 from localcloud.aws import capacity_blocks, refusals, reservations, termination
-from localcloud.aws.groups import LivingAutoScaling, LivingGroup
-from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.groups import EmulatedAutoScaling, EmulatedGroup
+from localcloud.aws.instances import EmulatedInstance, shown_instances
 from localcloud.aws.state import AwsState
 from localcloud.capacity_kind import Kind
 
@@ -37,7 +37,7 @@ class AwsAdmin(CloudAdmin):
 
     cloud_state: AwsState
     ec2: EC2Backend
-    scaling: LivingAutoScaling
+    scaling: EmulatedAutoScaling
 
     def own_verbs(self) -> Mapping[tuple[str, str], Verb]:
         return {
@@ -50,7 +50,7 @@ class AwsAdmin(CloudAdmin):
     def overview(self) -> object:
         return {
             "now": self.cloud_state.now().isoformat(),
-            "instances": [self._shown(instance) for instance in living(self.ec2)],
+            "instances": [self._shown(instance) for instance in shown_instances(self.ec2)],
             "groups": [_shown_group(group) for group in self.scaling.groups()],
             "capacity": self.cloud_state.capacity.as_json(),
             "faults": self.faults.as_json(),
@@ -101,7 +101,7 @@ class AwsAdmin(CloudAdmin):
         if how not in termination.CHOSEN:
             raise AdminError(f"how: expected one of {', '.join(sorted(termination.CHOSEN))}, got {how!r}")
         wanted = body.get("instance")
-        found = [one for one in living(self.ec2) if one.id == wanted and one.state in _BEFORE_END]
+        found = [one for one in shown_instances(self.ec2) if one.id == wanted and one.state in _BEFORE_END]
         if not found:
             raise AdminError(f"no pending or running instance {wanted}", HTTPStatus.CONFLICT)
         found[0].begin_end(termination.CHOSEN[how])
@@ -127,17 +127,17 @@ class AwsAdmin(CloudAdmin):
     def _choose(
         self,
         body: Mapping[str, Any],
-        fits: Callable[[LivingInstance], bool],
+        fits: Callable[[EmulatedInstance], bool],
         what: str,
         *,
         pending_by_id: bool = False,
-    ) -> LivingInstance:
+    ) -> EmulatedInstance:
         """The oldest running instance that fits; `pending_by_id`: one named by its id may be pending, too."""
         wanted, pool = selection(body)
         states = _BEFORE_END if pending_by_id and wanted is not None else {"running"}
         found = [
             instance
-            for instance in living(self.ec2)
+            for instance in shown_instances(self.ec2)
             if instance.state in states
             and (wanted is None or instance.id == wanted)
             and (pool is None or instance.tag_map.get(tags.POOL) == pool)
@@ -147,7 +147,7 @@ class AwsAdmin(CloudAdmin):
             raise not_found(what, wanted, pool)
         return min(found, key=lambda instance: (instance.launch_time, instance.id))
 
-    def _types_of(self, instance: LivingInstance) -> set[str]:
+    def _types_of(self, instance: EmulatedInstance) -> set[str]:
         """Every machine type that groups of the instance's pool may use."""
         pool = instance.tag_map.get(tags.POOL)
         found = {instance.instance_type}
@@ -191,7 +191,7 @@ class AwsAdmin(CloudAdmin):
             raise AdminError(f"refuse: expected null or one of {', '.join(sorted(refusals.CHOSEN))}, got {name!r}")
         return self.cloud_state.capacity.as_json()
 
-    def _shown(self, instance: LivingInstance) -> dict[str, object]:
+    def _shown(self, instance: EmulatedInstance) -> dict[str, object]:
         return {
             "id": instance.id,
             "state": instance.state,
@@ -209,7 +209,7 @@ class AwsAdmin(CloudAdmin):
         }
 
 
-def _shown_group(group: LivingGroup) -> dict[str, object]:
+def _shown_group(group: EmulatedGroup) -> dict[str, object]:
     low, high = group.limits
     last = next((activity for activity in group.activities if activity.status_code == "Failed"), None)
     return {

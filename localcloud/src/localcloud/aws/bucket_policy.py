@@ -1,4 +1,4 @@
-"""Bucket policies as S3 would judge them for a request over TLS, which the plain HTTP on loopback stands for."""
+"""Judges bucket policies as S3 does for a request over TLS. Here, plain HTTP on loopback replaces TLS."""
 
 import json
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from localcloud.documents import inner
 _SECURE: Final = "aws:SecureTransport"
 _PRINCIPAL: Final = "aws:PrincipalArn"
 _ARN_TESTS: Final = {"ArnLike": True, "ArnNotLike": False}
-"""Tests of who asks, and whether a pattern that fits makes them true."""
+"""Condition operators for the caller's ARN -> the result if a pattern matches."""
 
 caller: ContextVar[str] = ContextVar("caller")
 """The ARN of the role or user whose request is being answered."""
 
 
 def arn_of(principal: str) -> str:
-    """The ARN of a principal as it is recorded: a machine's role and id, or the name that a person chose."""
+    """The ARN of a principal as it is recorded: a machine's role and id, or the name that a user chose."""
     role, _, instance = principal.partition("/")
     return f"arn:aws:iam::{ACCOUNT}:{f'role/{role}' if instance else f'user/{role}'}"
 
 
-class LivingBucket(FakeBucket):
-    """A bucket whose policy may ask how the request travelled.
+class EmulatedBucket(FakeBucket):
+    """A bucket whose policy may have conditions on the transport and the caller.
 
     moto takes a Deny with a condition for one without: a TLS-only bucket would refuse everybody, and an environment's
     first upload with it. Clients use the public endpoint, which this one
@@ -38,15 +38,15 @@ class LivingBucket(FakeBucket):
     """
 
     def get_permission(self, action: str, resource: str) -> Any:
-        """What the policy says of an action: permitted, denied, or nothing."""
+        """The effect of the policy on an action: permitted, denied, or none."""
         if self.policy is None:
             return PermissionResult.NEUTRAL
         return IAMPolicy(judged(self.policy, caller.get(""))).is_action_permitted(action, resource)
 
 
 def judged(policy: bytes | str, asking: str) -> str:
-    """The policy with its questions about the transport and the caller answered: a statement that does not hold for
-    this request falls away."""
+    """The policy with its conditions on transport and caller evaluated. A statement that does not apply to this
+    request is removed."""
     read = json.loads(policy)
     found = read["Statement"]
     statements = found if is_list(found) else [found]

@@ -45,9 +45,9 @@ class Capacity:
         self.limits.clear()
         self.vcpu_limits.clear()
 
-    def refusal(self, wanted: Use, living: Iterable[Use]) -> Refusal | None:
+    def refusal(self, wanted: Use, present_uses: Iterable[Use]) -> Refusal | None:
         """The error of this launch given the present instances, or None. The quota is checked first, as in EC2."""
-        present = list(living)
+        present = list(present_uses)
         found = self.chosen_for(wanted) or self._over_quota(wanted, present)
         if found is None and self._is_full(wanted, present):
             spot = wanted.kind is Kind.SPOT

@@ -18,7 +18,7 @@ from moto.ec2.utils import convert_tag_spec
 
 from localcloud.addresses import ZONES
 from localcloud.aws.events import Event, put
-from localcloud.aws.instances import living
+from localcloud.aws.instances import shown_instances
 from localcloud.aws.reservations import CapacityReservation, ReservationError, of
 from localcloud.aws.spot_prices import ON_DEMAND
 from localcloud.aws.termination import BLOCK_OVER
@@ -96,7 +96,7 @@ def advance_blocks(ec2: EC2Backend, now: datetime) -> None:
             _announce(Event.BLOCK_EXPIRES, block, now)
         block.is_open = now < block.end_date - ENDS_EARLY
         if not block.is_open:
-            for instance in living(ec2):
+            for instance in shown_instances(ec2):
                 if instance.capacity_reservation_id == block.id and instance.state in ("pending", "running"):
                     instance.begin_end(BLOCK_OVER)
         if now >= block.end_date:

@@ -1,4 +1,4 @@
-"""What EC2 sends to EventBridge about instances; rules and queues are moto's."""
+"""The events about instances that EC2 sends to EventBridge. Rules and queues are moto's."""
 
 import json
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ class Event(StrEnum):
 
 
 def announce(event: Event, instance: str, detail: Mapping[str, Any], at: datetime) -> None:
-    """Put one event of an instance on the default bus; the rules there send it on."""
+    """Put one event of an instance on the default bus; its rules forward the event."""
     put(event, f"instance/{instance}", {"instance-id": instance, **detail}, at)
 
 
 def announce_risk(event: Event, instance: str, zone: str, detail: Mapping[str, Any], at: datetime) -> None:
-    """The same for interruptions and rebalance recommendations: their ARN has the zone, and no account."""
+    """Put an interruption or rebalance recommendation on the bus. Its ARN has the zone instead of the account."""
     _send(event, f"arn:aws:ec2:{zone}:instance/{instance}", {"instance-id": instance, **detail}, at)
 
 

@@ -12,7 +12,7 @@ from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, In
 from moto.core.exceptions import ServiceException
 from moto.moto_api._internal import mock_random
 
-from localcloud.aws.instances import LivingInstance
+from localcloud.aws.instances import EmulatedInstance
 from localcloud.aws.state import AwsState
 from localcloud.capacity_kind import Kind
 from localcloud.documents import inner, items
@@ -79,9 +79,9 @@ class Activity:
 class Member(InstanceState):
     """An instance of a group, with its lifecycle."""
 
-    instance: LivingInstance
+    instance: EmulatedInstance
 
-    def __init__(self, instance: LivingInstance, group: "LivingGroup", version: int) -> None:
+    def __init__(self, instance: EmulatedInstance, group: "EmulatedGroup", version: int) -> None:
         super().__init__(
             instance,
             lifecycle_state="Pending",
@@ -130,7 +130,7 @@ class Recipe:
     """The kind in the template; None: on-demand, or by the mixed instances policy."""
 
 
-class LivingGroup(FakeAutoScalingGroup):
+class EmulatedGroup(FakeAutoScalingGroup):
     """A group that only stores its desired size; `localcloud.aws.reconcile` starts and terminates instances."""
 
     cloud_state: AwsState
@@ -341,7 +341,7 @@ def check_desired(desired: int, low: int, high: int) -> None:
         )
 
 
-class LivingAutoScaling(AutoScalingBackend):
+class EmulatedAutoScaling(AutoScalingBackend):
     """Auto Scaling whose groups reach their size in the loop of the embedded cloud."""
 
     cloud_state: AwsState
@@ -351,17 +351,17 @@ class LivingAutoScaling(AutoScalingBackend):
         # moto looks for a module `urls` next to the backend's own module; this backend uses moto's
         return scaling_urls
 
-    def group(self, name: str) -> LivingGroup:
+    def group(self, name: str) -> EmulatedGroup:
         """The group of that name. Raises ValidationError with Auto Scaling's message."""
         found = self.autoscaling_groups.get(name)
-        if not isinstance(found, LivingGroup):
+        if not isinstance(found, EmulatedGroup):
             raise ValidationError("AutoScalingGroup name not found - null")
         return found
 
-    def groups(self) -> list[LivingGroup]:
-        return [group for group in self.autoscaling_groups.values() if isinstance(group, LivingGroup)]
+    def groups(self) -> list[EmulatedGroup]:
+        return [group for group in self.autoscaling_groups.values() if isinstance(group, EmulatedGroup)]
 
-    def member(self, instance_id: str) -> tuple[LivingGroup, Member]:
+    def member(self, instance_id: str) -> tuple[EmulatedGroup, Member]:
         """The group that an instance belongs to. Raises ValidationError when it belongs to none."""
         for group in self.groups():
             for member in group.members:
@@ -406,7 +406,7 @@ class LivingAutoScaling(AutoScalingBackend):
             member.wait_until = self.cloud_state.now() if member.wait_until else None
         self.drop_if_empty(group)
 
-    def drop_if_empty(self, group: LivingGroup) -> None:
+    def drop_if_empty(self, group: EmulatedGroup) -> None:
         """The last step of a deletion."""
         if group.status == "Delete in progress" and not group.members:
             self.autoscaling_groups.pop(group.name, None)
@@ -432,7 +432,7 @@ class LivingAutoScaling(AutoScalingBackend):
             cause += f", shrinking the capacity from {before} to {before - 1}"
         return begin_end(self, group, member, group.cause(f"{cause}."))
 
-    def _lower(self, group: LivingGroup, by: int) -> None:
+    def _lower(self, group: EmulatedGroup, by: int) -> None:
         low, _ = group.limits
         desired = group.desired_capacity or 0
         if desired - by < low:

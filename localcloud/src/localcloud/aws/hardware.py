@@ -8,8 +8,8 @@ from moto.iam.models import iam_backends
 
 from gpufleet.domain.model import Cloud
 from localcloud.addresses import ACCOUNT, METADATA_PORT, REGION
-from localcloud.aws.groups import LivingAutoScaling, Member
-from localcloud.aws.instances import LivingInstance
+from localcloud.aws.groups import EmulatedAutoScaling, Member
+from localcloud.aws.instances import EmulatedInstance
 from localcloud.aws.metadata import InstanceFacts, MetadataServer
 from localcloud.callers import Callers
 from localcloud.faults import Faults
@@ -26,14 +26,14 @@ class LoopbackMachines:
         self._faults = faults
         self._callers = callers
         self._metadata: dict[str, MetadataServer] = {}
-        self._scaling: LivingAutoScaling | None = None
+        self._scaling: EmulatedAutoScaling | None = None
         self._ec2: EC2Backend | None = None
 
-    def connect(self, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
+    def connect(self, ec2: EC2Backend, scaling: EmulatedAutoScaling) -> None:
         """Set the backends that know instances and groups."""
         self._ec2, self._scaling = ec2, scaling
 
-    def start(self, instance: LivingInstance) -> None:
+    def start(self, instance: EmulatedInstance) -> None:
         """Start the metadata service, then the machine: user data may read metadata at once. Raises OSError."""
         if instance.id not in self._metadata:
             self._metadata[instance.id] = MetadataServer(
@@ -75,7 +75,7 @@ class LoopbackMachines:
             server.close()
         self._metadata.clear()
 
-    def _facts(self, instance: LivingInstance) -> InstanceFacts | None:
+    def _facts(self, instance: EmulatedInstance) -> InstanceFacts | None:
         role, profile_arn = self._role(instance)
         return InstanceFacts(
             instance_id=instance.id,
@@ -96,7 +96,7 @@ class LoopbackMachines:
             now=instance.cloud_state.now(),
         )
 
-    def _role(self, instance: LivingInstance) -> tuple[str | None, str | None]:
+    def _role(self, instance: EmulatedInstance) -> tuple[str | None, str | None]:
         if self._ec2 is None:
             return None, None
         association = self._ec2.iam_instance_profile_associations.get(instance.id)
@@ -116,7 +116,7 @@ class LoopbackMachines:
         return ""
 
 
-def _order(instance: LivingInstance) -> Order:
+def _order(instance: EmulatedInstance) -> Order:
     return Order(
         instance=instance.id,
         uid=instance.id,
@@ -140,7 +140,7 @@ def _wanted(member: Member) -> str:
     return "Standby" if member.lifecycle_state == "Standby" else "InService"
 
 
-def _shown_tags(instance: LivingInstance) -> dict[str, str]:
+def _shown_tags(instance: EmulatedInstance) -> dict[str, str]:
     """The tags, if the template allows them in the metadata; else none."""
     if instance.metadata_options.instance_metadata_tags != "enabled":
         return {}

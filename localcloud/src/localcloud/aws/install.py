@@ -16,11 +16,11 @@ from moto.ec2.responses import EC2Response
 from moto.s3 import models as bucket_models
 
 from localcloud.addresses import ACCOUNT, REGION, ZONES
-from localcloud.aws.bucket_policy import LivingBucket
+from localcloud.aws.bucket_policy import EmulatedBucket
 from localcloud.aws.capacity import Use
 from localcloud.aws.capacity_blocks import BlockCalls
-from localcloud.aws.groups import LivingAutoScaling, LivingGroup
-from localcloud.aws.instances import LivingInstance, StopRefusedError, living
+from localcloud.aws.groups import EmulatedAutoScaling, EmulatedGroup
+from localcloud.aws.instances import EmulatedInstance, StopRefusedError, shown_instances
 from localcloud.aws.launch import prepare
 from localcloud.aws.placement_groups import PlacementGroupCalls
 from localcloud.aws.placement_scores import PlacementScoreCalls
@@ -45,14 +45,14 @@ class Ec2Calls(
     """EC2's operations."""
 
     def run_instances(self) -> Any:
-        cloud_state = LivingInstance.cloud_state
+        cloud_state = EmulatedInstance.cloud_state
         refusal = self._refusal(cloud_state)
         if refusal is not None:
             raise EC2ClientError(str(refusal.without_mix.code), refusal.without_mix.message)
         answer: Any = super().run_instances()
         for instance in answer.result.instances:
             prepare(instance)
-            cloud_state.billing_log.open(instance.stay(cloud_state.now()))
+            cloud_state.billing_log.open(instance.billed_run(cloud_state.now()))
         return answer
 
     def create_tags(self) -> Any:
@@ -79,22 +79,22 @@ class Ec2Calls(
             kind=Kind.SPOT if self._get_param("InstanceMarketOptions.MarketType") == "spot" else Kind.ON_DEMAND,
         )
         return cloud_state.capacity.refusal(
-            wanted, [other.use for other in living(self.ec2_backend) if other.occupies_capacity]
+            wanted, [other.use for other in shown_instances(self.ec2_backend) if other.occupies_capacity]
         )
 
 
-def install(cloud_state: AwsState) -> tuple[EC2Backend, LivingAutoScaling]:
+def install(cloud_state: AwsState) -> tuple[EC2Backend, EmulatedAutoScaling]:
     """Make moto's EC2 and Auto Scaling the embedded cloud's. Before the first request; once per process.
 
     Returns the two backends of the one account and region.
     """
     os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
-    LivingInstance.cloud_state = LivingGroup.cloud_state = LivingAutoScaling.cloud_state = cloud_state
-    instance_models.Instance = LivingInstance
+    EmulatedInstance.cloud_state = EmulatedGroup.cloud_state = EmulatedAutoScaling.cloud_state = cloud_state
+    instance_models.Instance = EmulatedInstance
     instance_models.OperationDisableApiStopNotPermitted = StopRefusedError  # pyright: ignore[reportPrivateImportUsage]
-    scaling_models.FakeAutoScalingGroup = LivingGroup
-    bucket_models.FakeBucket = LivingBucket
-    autoscaling_backends.backend = LivingAutoScaling
+    scaling_models.FakeAutoScalingGroup = EmulatedGroup
+    bucket_models.FakeBucket = EmulatedBucket
+    autoscaling_backends.backend = EmulatedAutoScaling
     ec2_urls.url_paths["{0}/"] = Ec2Calls.dispatch
     scaling_urls.url_paths["{0}/$"] = ScalingCalls.dispatch
     ec2_utils.filter_dict_attribute_mapping.update(
@@ -105,6 +105,6 @@ def install(cloud_state: AwsState) -> tuple[EC2Backend, LivingAutoScaling]:
         }
     )
     scaling = autoscaling_backends[ACCOUNT][REGION]
-    if not isinstance(scaling, LivingAutoScaling):
+    if not isinstance(scaling, EmulatedAutoScaling):
         raise TypeError("moto's Auto Scaling was used before install()")
     return ec2_backends[ACCOUNT][REGION], scaling

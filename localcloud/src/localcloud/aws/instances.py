@@ -1,4 +1,4 @@
-"""EC2 instances with a life: pending, running, shutting-down, terminated; each one is a real machine on loopback.
+"""EC2 instances with states: pending, running, shutting-down, terminated. Each one is a machine on loopback.
 
 moto starts and ends instances at once and shows the network of a terminated one; EC2 does neither.
 """
@@ -44,7 +44,7 @@ class Notice:
 
 
 class StopRefusedError(EC2ClientError):
-    """An instance that is protected from being stopped; moto words this as a refused termination."""
+    """The instance is protected from being stopped. moto's own message is about a refused termination."""
 
     def __init__(self, instance_id: str) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class StopRefusedError(EC2ClientError):
         )
 
 
-class LivingInstance(Instance):
+class EmulatedInstance(Instance):
     """An EC2 instance whose state is that of its machine."""
 
     cloud_state: AwsState
@@ -73,7 +73,7 @@ class LivingInstance(Instance):
 
     @property
     def state_reason(self) -> StateReason | None:
-        """None: nothing is stated, as of everything that runs."""
+        """None: no reason is stated, as for every running instance."""
         return self._why
 
     @state_reason.setter
@@ -82,7 +82,7 @@ class LivingInstance(Instance):
 
     @property
     def launched(self) -> datetime:
-        """When it was launched, or started again; moto keeps UTC without saying so."""
+        """When it was launched, or started again; moto stores UTC without a zone."""
         return self.launch_time.replace(tzinfo=UTC)
 
     @property
@@ -91,7 +91,7 @@ class LivingInstance(Instance):
 
     @property
     def why(self) -> str:
-        """The message of its state reason; empty when nothing is stated."""
+        """The message of its state reason; empty if there is none."""
         return self._why.message if self._why else ""
 
     @property
@@ -131,13 +131,13 @@ class LivingInstance(Instance):
         return [] if self.state == "terminated" else super().network_interfaces
 
     def terminate(self) -> Any:
-        """Begin to shut down; `advance` finishes it when the machine is gone. Raises EC2ClientError."""
+        """Begin to shut down; `advance` completes this when the machine has ended. Raises EC2ClientError."""
         if self.disable_api_stop:
             raise OperationDisableApiStopNotPermitted(self.id)
         return self.begin_end(BY_PERSON)
 
     def begin_end(self, end: End) -> Any:
-        """Begin to shut down for this reason. Returns the state before."""
+        """Begin to shut down for this reason. Returns the previous state."""
         before = moto_instances.InstanceState(self._state.name, self._state.code)
         if self.state in ("shutting-down", "terminated"):
             return before
@@ -159,7 +159,7 @@ class LivingInstance(Instance):
         announce_risk(Event.INTERRUPTION, self.id, self.placement.zone or "", {"instance-action": "terminate"}, now)
 
     def advise_rebalance(self, now: datetime) -> None:
-        """Say that an interruption may come; once."""
+        """Send a rebalance recommendation, once."""
         if self.rebalance_at is None:
             self.rebalance_at = now
             announce_risk(Event.REBALANCE, self.id, self.placement.zone or "", {}, now)
@@ -187,11 +187,11 @@ class LivingInstance(Instance):
             now = self.cloud_state.now()
             # the reason of its stop stays
             self.launch_time, self.notice = now, None
-            self.cloud_state.billing_log.open(self.stay(now))
+            self.cloud_state.billing_log.open(self.billed_run(now))
         return before
 
     def advance(self, now: datetime) -> None:
-        """One step of life: what its machine did since the last look."""
+        """Update the state from what the machine did since the last round."""
         if self.state in ("pending", "running") and self.notice is not None and now >= self.notice.at:
             self.begin_end(SPOT_TAKEN)
         elif self.state == "pending":
@@ -241,7 +241,7 @@ class LivingInstance(Instance):
         announce(Event.STATE, self.id, {"state": "terminated"}, now)
 
     def forget_tags(self) -> None:
-        """No tag is shown any more: of some ended instances, EC2 shows none."""
+        """Remove all tags: EC2 shows none for some ended instances."""
         self.ec2_backend.delete_tag_keys([self.id], [tag["key"] for tag in self.get_tags()])
 
     def release_address(self) -> None:
@@ -249,7 +249,7 @@ class LivingInstance(Instance):
         self.ec2_backend.get_subnet(self._subnet_id).del_subnet_ip(self.address)
         self._private_ips = set()
 
-    def stay(self, now: datetime) -> BilledRun:
+    def billed_run(self, now: datetime) -> BilledRun:
         """The entry that opens this run in the billing log."""
         return BilledRun(
             instance=self.id,
@@ -263,17 +263,17 @@ class LivingInstance(Instance):
         )
 
 
-def living(backend: EC2Backend) -> Iterator[LivingInstance]:
+def shown_instances(backend: EC2Backend) -> Iterator[EmulatedInstance]:
     """Every instance that EC2 still shows."""
     for reservation in list(backend.reservations.values()):
         for instance in reservation.instances:
-            if isinstance(instance, LivingInstance):
+            if isinstance(instance, EmulatedInstance):
                 yield instance
 
 
 def advance_all(backend: EC2Backend, now: datetime) -> None:
     """One step for every instance; forgets those that ended long ago."""
-    for instance in list(living(backend)):
+    for instance in list(shown_instances(backend)):
         instance.advance(now)
     for key, reservation in list(backend.reservations.items()):
         members: list[Any] = reservation.instances

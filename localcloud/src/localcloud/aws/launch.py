@@ -9,8 +9,8 @@ from moto.ec2.models import EC2Backend
 
 from localcloud.aws import placement_groups
 from localcloud.aws.capacity import Use
-from localcloud.aws.groups import LivingGroup, Member, Recipe
-from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.groups import EmulatedGroup, Member, Recipe
+from localcloud.aws.instances import EmulatedInstance, shown_instances
 from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.aws.reservations import claim, wants_block
 from localcloud.aws.state import AwsState
@@ -23,7 +23,7 @@ _PREFIX: Final = {
 }
 
 
-def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause: str) -> bool:
+def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: EmulatedGroup, cause: str) -> bool:
     """Try zones (emptiest first) and machine types (in their order) until one instance starts.
 
     Records an activity for the success, or one failed activity per zone. Returns whether an instance started.
@@ -54,7 +54,7 @@ def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, cause
             group.instance_states.append(member)
             member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
             member.launch.advance("PreInService", 30)
-            cloud_state.billing_log.open(instance.stay(now))
+            cloud_state.billing_log.open(instance.billed_run(now))
             return True
         _record_failure(group, refusals[0], kind, cause, details, cloud_state)
     return False
@@ -70,11 +70,11 @@ def _no_address(subnet_id: str) -> Refusal:
 def _refusal(cloud_state: AwsState, ec2: EC2Backend, use: Use, reservation: str | None) -> Refusal | None:
     if reservation is not None:
         return cloud_state.capacity.chosen_for(use)
-    return cloud_state.capacity.refusal(use, [other.use for other in living(ec2) if other.occupies_capacity])
+    return cloud_state.capacity.refusal(use, [other.use for other in shown_instances(ec2) if other.occupies_capacity])
 
 
 def _record_failure(  # noqa: PLR0913
-    group: LivingGroup, refusal: Refusal, kind: Kind, cause: str, details: str, cloud_state: AwsState
+    group: EmulatedGroup, refusal: Refusal, kind: Kind, cause: str, details: str, cloud_state: AwsState
 ) -> None:
     if group.mixed_instances_policy:
         message = f"{_PREFIX[kind]} {refusal.code} - {refusal.message}"
@@ -88,12 +88,12 @@ def _record_failure(  # noqa: PLR0913
 def _run(  # noqa: PLR0913
     cloud_state: AwsState,
     ec2: EC2Backend,
-    group: LivingGroup,
+    group: EmulatedGroup,
     recipe: Recipe,
     use: Use,
     subnet_id: str,
     reservation: str | None,
-) -> LivingInstance:
+) -> EmulatedInstance:
     data = recipe.data
     interfaces = items(data, "NetworkInterfaces")
     group_ids = list(data.get("SecurityGroupIds") or [])
@@ -125,7 +125,7 @@ def _run(  # noqa: PLR0913
         **extra,
     )
     instance = made.instances[0]
-    if not isinstance(instance, LivingInstance):
+    if not isinstance(instance, EmulatedInstance):
         raise TypeError(f"instance {instance.id} was not created by the emulated EC2: call install() first")
     instance.group_name = group.name
     instance.placement.group_name = group.placement_group or ""
@@ -140,7 +140,7 @@ def _lifecycle(data: Mapping[str, Any]) -> str | None:
     return "capacity-block" if wants_block(data) else None
 
 
-def prepare(instance: LivingInstance) -> None:
+def prepare(instance: EmulatedInstance) -> None:
     """Set a new instance to pending; a spot instance gets the id of its request."""
     instance.launch_time = instance.cloud_state.now()
     instance.set_state(("pending", 0))
@@ -148,7 +148,7 @@ def prepare(instance: LivingInstance) -> None:
         instance.spot_instance_request_id = f"sir-{instance.id[-8:]}"
 
 
-def attach_profile(ec2: EC2Backend, instance: LivingInstance, profile: Mapping[str, str]) -> None:
+def attach_profile(ec2: EC2Backend, instance: EmulatedInstance, profile: Mapping[str, str]) -> None:
     """Give the instance the template's instance profile (name or ARN)."""
     if profile.get("Arn") or profile.get("Name"):
         ec2.associate_iam_instance_profile(

@@ -14,7 +14,7 @@ from moto.moto_api._internal import mock_random
 
 from gpufleet.domain.catalogue import UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
-from localcloud.aws.instances import living
+from localcloud.aws.instances import shown_instances
 from localcloud.aws.refusals import Refusal, Shortage
 from localcloud.documents import items
 
@@ -105,7 +105,7 @@ class PlacementGroupCalls(EC2BaseResponse):
     def delete_placement_group(self) -> ActionResult:
         known = of(self.ec2_backend)
         found = known.get(str(self._get_params().get("GroupName") or ""))
-        there = [one for one in living(self.ec2_backend) if one.occupies_capacity]
+        there = [one for one in shown_instances(self.ec2_backend) if one.occupies_capacity]
         if any(one.placement.group_name == found.name for one in there):
             raise EC2ClientError(
                 "InvalidPlacementGroup.InUse", f"The placement group '{found.name}' is in use and may not be deleted."

@@ -7,7 +7,7 @@ from moto.ec2.responses._base_response import EC2BaseResponse
 
 from localcloud.addresses import REGION, ZONES
 from localcloud.aws.capacity import Use
-from localcloud.aws.instances import LivingInstance, living
+from localcloud.aws.instances import EmulatedInstance, shown_instances
 from localcloud.capacity_kind import Kind
 
 _ZONE_IDS: Final = {zone: f"use1-az{number}" for number, zone in enumerate(ZONES, start=1)}
@@ -33,8 +33,8 @@ class PlacementScoreCalls(EC2BaseResponse):
         return ActionResult({"SpotPlacementScores": shown})
 
     def _score(self, zone: str, types: list[str]) -> int:
-        uses = [instance.use for instance in living(self.ec2_backend) if instance.occupies_capacity]
-        capacity = LivingInstance.cloud_state.capacity
+        uses = [instance.use for instance in shown_instances(self.ec2_backend) if instance.occupies_capacity]
+        capacity = EmulatedInstance.cloud_state.capacity
         free = sum(
             1
             for machine_type in types

@@ -1,4 +1,4 @@
-"""The loop that brings groups to their size, and walks instances through their life."""
+"""The loop that brings groups to their desired size and advances the state of instances."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from moto.ec2.models import EC2Backend
 from moto.moto_api._internal import mock_random
 
 from localcloud.aws.capacity_blocks import advance_blocks
-from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, LivingAutoScaling, LivingGroup, Member
+from localcloud.aws.groups import LAUNCHING, TERMINATING, Activity, EmulatedAutoScaling, EmulatedGroup, Member
 from localcloud.aws.instances import advance_all
 from localcloud.aws.launch import launch_one
 from localcloud.aws.refresh import active, next_victim
@@ -33,7 +33,7 @@ _TAKEN_OUT: Final = "an instance was taken out of service in response to"
 _ENDS: Final = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
 
-def one_round(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling) -> None:
+def one_round(cloud_state: AwsState, ec2: EC2Backend, scaling: EmulatedAutoScaling) -> None:
     """Advance every instance, then every group, by one step."""
     with cloud_state.lock:
         advance_blocks(ec2, cloud_state.now())
@@ -48,7 +48,9 @@ def one_round(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling
                 group.report_once(str(error.message))
 
 
-def _advance_group(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup) -> None:
+def _advance_group(
+    cloud_state: AwsState, ec2: EC2Backend, scaling: EmulatedAutoScaling, group: EmulatedGroup
+) -> None:
     now = cloud_state.now()
     for member in list(group.members):
         _advance_member(scaling, group, member, now)
@@ -66,7 +68,7 @@ def _advance_group(cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoSc
 
 
 def _refresh(
-    cloud_state: AwsState, ec2: EC2Backend, scaling: LivingAutoScaling, group: LivingGroup, missing: int
+    cloud_state: AwsState, ec2: EC2Backend, scaling: EmulatedAutoScaling, group: EmulatedGroup, missing: int
 ) -> bool:
     """One step of an instance refresh. True: the refresh controls the group's size in this round."""
     refresh = active(group)
@@ -88,7 +90,7 @@ def _refresh(
     return True
 
 
-def _grow(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, missing: int, now: datetime) -> None:
+def _grow(cloud_state: AwsState, ec2: EC2Backend, group: EmulatedGroup, missing: int, now: datetime) -> None:
     """One step: each of its launches names the whole step as its cause."""
     group.acts_at = None
     replaced, group.replaces = min(group.replaces, missing), 0
@@ -110,7 +112,7 @@ def _grow(cloud_state: AwsState, ec2: EC2Backend, group: LivingGroup, missing: i
     group.note_success()
 
 
-def _shrink(scaling: LivingAutoScaling, group: LivingGroup, surplus: int) -> None:
+def _shrink(scaling: EmulatedAutoScaling, group: EmulatedGroup, surplus: int) -> None:
     group.acts_at = None
     before = sum(1 for member in group.members if member.counts)
     step = group.cause_of_step(
@@ -125,7 +127,7 @@ def _shrink(scaling: LivingAutoScaling, group: LivingGroup, surplus: int) -> Non
         begin_end(scaling, group, chosen, f"{step}  {selected}")
 
 
-def _least_wanted(group: LivingGroup) -> Member | None:
+def _least_wanted(group: EmulatedGroup) -> Member | None:
     """The default termination policy: fullest zone, oldest template version, oldest instance."""
     free = [member for member in group.members if member.counts and not member.protected_from_scale_in]
     load = Counter(member.availability_zone for member in free)
@@ -136,13 +138,13 @@ def _least_wanted(group: LivingGroup) -> Member | None:
     )
 
 
-def _advance_member(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+def _advance_member(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, now: datetime) -> None:
     state = member.instance.state
     if state == "terminated" and member.leaving:
         _remove(group, member, now)
     elif state in _ENDS and not member.leaving:
         if not group.is_suspended("ReplaceUnhealthy") and not group.is_suspended("HealthCheck"):
-            _look_at_dead(scaling, group, member, now)
+            _replace_ended(scaling, group, member, now)
     elif member.health_status == "Unhealthy" and not member.leaving:
         if not group.is_suspended("ReplaceUnhealthy"):
             _replace(scaling, group, member, "a user health-check.", now)
@@ -154,7 +156,7 @@ def _advance_member(scaling: LivingAutoScaling, group: LivingGroup, member: Memb
         _wait_is_over(scaling, group, member, now)
 
 
-def _arrive(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+def _arrive(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, now: datetime) -> None:
     hook = _hook(scaling, group, LAUNCHING)
     if hook is None:
         _in_service(member, now)
@@ -164,13 +166,13 @@ def _arrive(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now:
             member.launch.advance("MidLifecycleAction", 60)
 
 
-def _wait(group: LivingGroup, member: Member, state: str, hook: LifecycleHook, now: datetime) -> None:
+def _wait(group: EmulatedGroup, member: Member, state: str, hook: LifecycleHook, now: datetime) -> None:
     """Begin a lifecycle action."""
     member.lifecycle_state, member.token = state, str(mock_random.uuid4())
     member.wait_until = now + heartbeat(group, hook)
 
 
-def heartbeat(group: LivingGroup, hook: LifecycleHook) -> timedelta:
+def heartbeat(group: EmulatedGroup, hook: LifecycleHook) -> timedelta:
     """How long a lifecycle action of the hook waits."""
     return group.cloud_state.time_scale.shorten(timedelta(seconds=hook.heartbeat_timeout))
 
@@ -181,8 +183,8 @@ def _in_service(member: Member, now: datetime) -> None:
         member.launch.finish(now)
 
 
-def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, cause: str) -> Activity:
-    """Take an instance out of its group: through the terminating hook when there is one. Twice is once."""
+def begin_end(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, cause: str) -> Activity:
+    """Take an instance out of its group: through the terminating hook if there is one. Idempotent."""
     if member.leaving and member.end is not None:
         return member.end
     now = group.cloud_state.now()
@@ -200,7 +202,7 @@ def begin_end(scaling: LivingAutoScaling, group: LivingGroup, member: Member, ca
     return activity
 
 
-def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, result: str) -> None:
+def complete(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, result: str) -> None:
     """Complete a lifecycle action: continue, or with ABANDON while launching, terminate the instance."""
     if member.lifecycle_state == "Terminating:Wait":
         _proceed(scaling, member, "Terminating:Proceed")
@@ -212,7 +214,7 @@ def complete(scaling: LivingAutoScaling, group: LivingGroup, member: Member, res
         )
 
 
-def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+def _wait_is_over(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, now: datetime) -> None:
     """No answer within the heartbeat: apply the hook's default result."""
     hook = _hook(scaling, group, TERMINATING if member.leaving else LAUNCHING)
     if member.leaving or hook is None or hook.default_result == "CONTINUE":
@@ -221,7 +223,7 @@ def _wait_is_over(scaling: LivingAutoScaling, group: LivingGroup, member: Member
         _give_up(scaling, group, member, _ABANDONED.format(member.token, "Heartbeat Timeout"))
 
 
-def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, message: str) -> None:
+def _give_up(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, message: str) -> None:
     """Cancel a launch whose instance exists already, and terminate that instance."""
     now = group.cloud_state.now()
     if member.launch is not None:
@@ -232,14 +234,14 @@ def _give_up(scaling: LivingAutoScaling, group: LivingGroup, member: Member, mes
     _proceed(scaling, member, "Terminating")
 
 
-def _proceed(scaling: LivingAutoScaling, member: Member, state: str) -> None:
+def _proceed(scaling: EmulatedAutoScaling, member: Member, state: str) -> None:
     member.lifecycle_state, member.wait_until = state, None
     if member.end is not None:
         member.end.advance("InProgress", 60)
     scaling.ec2_backend.terminate_instances([member.instance.id])
 
 
-def _look_at_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member, now: datetime) -> None:
+def _replace_ended(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, now: datetime) -> None:
     """Replace a member whose instance ends. The cause of the end does not matter to the group."""
     if member.found_dead_at is None:
         member.found_dead_at = now
@@ -252,24 +254,24 @@ def _look_at_dead(scaling: LivingAutoScaling, group: LivingGroup, member: Member
         _replace(scaling, group, member, "an EC2 health check indicating it has been terminated or stopped.", now)
 
 
-def _replace(scaling: LivingAutoScaling, group: LivingGroup, member: Member, why: str, now: datetime) -> None:
+def _replace(scaling: EmulatedAutoScaling, group: EmulatedGroup, member: Member, why: str, now: datetime) -> None:
     group.replaces += 1
     _launch_soon(group, now)
     begin_end(scaling, group, member, group.cause(f"{_TAKEN_OUT} {why}"))
 
 
-def _launch_soon(group: LivingGroup, now: datetime) -> None:
+def _launch_soon(group: EmulatedGroup, now: datetime) -> None:
     """Launch after a delay; a group that waits for its next attempt keeps its own delay."""
     if group.acts_at is None:
         group.acts_at = now + group.cloud_state.time_scale.shorten(_REPLACES)
 
 
-def _remove(group: LivingGroup, member: Member, now: datetime) -> None:
+def _remove(group: EmulatedGroup, member: Member, now: datetime) -> None:
     group.instance_states.remove(member)
     if member.end is not None:
         member.end.finish(now)
 
 
-def _hook(scaling: LivingAutoScaling, group: LivingGroup, transition: str) -> LifecycleHook | None:
+def _hook(scaling: EmulatedAutoScaling, group: EmulatedGroup, transition: str) -> LifecycleHook | None:
     hooks = scaling.describe_lifecycle_hooks(group.name)
     return next((hook for hook in hooks if hook.lifecycle_transition == transition), None)

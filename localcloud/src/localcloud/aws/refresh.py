@@ -1,4 +1,4 @@
-"""Instance refresh: a group replaces what was started from an older version of its template."""
+"""Instance refresh: a group replaces instances that have an older version of its template."""
 
 import math
 from collections.abc import Mapping
@@ -9,19 +9,19 @@ from typing import Any, Final
 from moto.core.exceptions import ServiceException
 from moto.moto_api._internal import mock_random
 
-from localcloud.aws.groups import LivingGroup, Member
+from localcloud.aws.groups import EmulatedGroup, Member
 
 ACTIVE: Final = frozenset({"Pending", "InProgress", "Cancelling"})
 
 
 class InstanceRefreshInProgress(ServiceException):
-    """A second one was asked for."""
+    """A second refresh was requested."""
 
     code = "InstanceRefreshInProgress"
 
 
 class ActiveInstanceRefreshNotFound(ServiceException):
-    """None runs that could be cancelled."""
+    """A refresh to cancel is not active."""
 
     code = "ActiveInstanceRefreshNotFound"
 
@@ -47,16 +47,16 @@ class Refresh:
 
     @property
     def warm_up(self) -> timedelta:
-        """As the request gives it."""
+        """The warm-up time of the request."""
         return timedelta(seconds=int(self.preferences.get("InstanceWarmup") or 0))
 
     @property
     def launches_first(self) -> bool:
-        """Whether a replacement is in service before the old instance goes."""
+        """Whether a replacement is in service before the old instance ends."""
         return int(self.preferences.get("MaxHealthyPercentage") or 100) > 100
 
     def least_of(self, desired: int) -> int:
-        """How many of so many stay in service; Auto Scaling rounds up, and asks for 90 % where nobody says."""
+        """Minimum of `desired` instances that stay in service. Auto Scaling rounds up; its default is 90 %."""
         percent = self.preferences.get("MinHealthyPercentage")
         return math.ceil(desired * int(90 if percent is None else percent) / 100)
 
@@ -83,7 +83,7 @@ class Refresh:
         }
 
 
-def begin(group: LivingGroup, preferences: Mapping[str, Any], now: datetime) -> Refresh:
+def begin(group: EmulatedGroup, preferences: Mapping[str, Any], now: datetime) -> Refresh:
     """Start a refresh. Raises InstanceRefreshInProgress."""
     if active(group) is not None:
         raise InstanceRefreshInProgress("An Instance Refresh is already in progress and blocks the execution.")
@@ -95,7 +95,7 @@ def begin(group: LivingGroup, preferences: Mapping[str, Any], now: datetime) -> 
     return refresh
 
 
-def cancel(group: LivingGroup, now: datetime) -> Refresh:
+def cancel(group: EmulatedGroup, now: datetime) -> Refresh:
     """End the active refresh; what was replaced stays. Raises ActiveInstanceRefreshNotFound."""
     refresh = active(group)
     if refresh is None:
@@ -104,13 +104,13 @@ def cancel(group: LivingGroup, now: datetime) -> Refresh:
     return refresh
 
 
-def active(group: LivingGroup) -> Refresh | None:
+def active(group: EmulatedGroup) -> Refresh | None:
     """The refresh that runs now."""
     return next((refresh for refresh in group.refreshes if refresh.is_active), None)
 
 
-def next_victim(group: LivingGroup, refresh: Refresh, now: datetime) -> Member | None:
-    """Whom to replace now: the oldest outdated member, while as many stay in service as the refresh asks for."""
+def next_victim(group: EmulatedGroup, refresh: Refresh, now: datetime) -> Member | None:
+    """The member to replace now: the oldest outdated one, if enough others stay in service; else None."""
     outdated = [member for member in group.members if refresh.is_outdated(member)]
     refresh.left = len(outdated)
     desired = group.desired_capacity or 0
@@ -125,7 +125,7 @@ def next_victim(group: LivingGroup, refresh: Refresh, now: datetime) -> Member |
 
 
 def _serves(member: Member, refresh: Refresh, now: datetime) -> bool:
-    """In service, and warm if it is a replacement."""
+    """Whether it is in service and, if it is a replacement, warmed up."""
     since = member.in_service_since
     if member.lifecycle_state != "InService" or since is None:
         return False

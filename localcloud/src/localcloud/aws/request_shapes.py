@@ -21,12 +21,12 @@ class RequestShape(Protocol):
 
     @property
     def member(self) -> RequestShape:
-        """What a list holds."""
+        """The shape of a list's items."""
         ...
 
     @property
     def value(self) -> RequestShape:
-        """What a map holds."""
+        """The shape of a map's values."""
         ...
 
 
@@ -35,5 +35,5 @@ class Operation(Protocol):
 
     @property
     def input_shape(self) -> RequestShape | None:
-        """What it takes; None where it takes nothing."""
+        """The shape of its input; None without input."""
         ...

@@ -15,7 +15,7 @@ from moto.ec2.utils import convert_tag_spec
 from moto.moto_api._internal import mock_random
 
 from localcloud.aws.capacity import Use
-from localcloud.aws.instances import living
+from localcloud.aws.instances import shown_instances
 from localcloud.aws.refusals import RESERVATION_FULL, Refusal, Shortage
 from localcloud.aws.state import AwsState
 from localcloud.capacity_kind import Kind
@@ -45,7 +45,7 @@ class CapacityReservation(TaggedEC2Resource):
         self.end_date: datetime | None = _end(wanted)
         self.tags = dict[str, str]()
         self.used_by_others = dict[str, int]()
-        """Account that it is shared with to how many instances that one runs in it."""
+        """Account that shares it -> number of instances that this account runs in it."""
         # of a Capacity Block alone
         self.is_open = True
         self.warned = False
@@ -58,13 +58,13 @@ class CapacityReservation(TaggedEC2Resource):
     def used_by_owner(self) -> int:
         return sum(
             1
-            for instance in living(self.ec2_backend)
+            for instance in shown_instances(self.ec2_backend)
             if instance.capacity_reservation_id == self.id and instance.state in ("pending", "running")
         )
 
     @property
     def is_block(self) -> bool:
-        """A Capacity Block: bought ahead for a time, started and ended by the cloud (`capacity_blocks.py`)."""
+        """Whether it is a Capacity Block: bought in advance for a period, started and ended by the cloud."""
         return bool(self.wanted.get("CapacityBlock"))
 
     @property
@@ -105,7 +105,7 @@ class Reservations:
     by_id: dict[str, CapacityReservation] = field(default_factory=dict[str, CapacityReservation])
 
     def get(self, reservation_id: str) -> CapacityReservation:
-        """Raises ReservationError when there is none of that id."""
+        """Raises ReservationError if no reservation has that id."""
         found = self.by_id.get(reservation_id)
         if found is None:
             raise ReservationError(
@@ -122,7 +122,7 @@ def of(ec2: EC2Backend) -> Reservations:
 
 
 def _end(params: Mapping[str, Any]) -> datetime | None:
-    """Time without a zone is UTC; moto leaves it as it was written."""
+    """Parse an end time. A time without a zone is UTC; moto stores it as it was sent."""
     value = params.get("EndDate")
     if value is None:
         return None
@@ -131,7 +131,7 @@ def _end(params: Mapping[str, Any]) -> datetime | None:
 
 
 def expire(ec2: EC2Backend, now: datetime) -> None:
-    """End what has reached its end; what runs in it runs on, as on-demand. Blocks have rules of their own."""
+    """Close reservations at their end time. Their instances continue as on-demand. Blocks have separate rules."""
     for reservation in of(ec2).by_id.values():
         over = reservation.end_date is not None and now >= reservation.end_date
         if over and reservation.state == "active" and not reservation.is_block:
@@ -139,7 +139,7 @@ def expire(ec2: EC2Backend, now: datetime) -> None:
 
 
 def claim(cloud_state: AwsState, ec2: EC2Backend, data: Mapping[str, Any], use: Use) -> str | Refusal | None:
-    """The reservation that a launch of this template takes a place in.
+    """The reservation that a launch of this template uses.
 
     None: none is meant. A refusal when the template targets one that is full, over, or of another zone or type.
     """
@@ -175,7 +175,7 @@ def _fits(reservation: CapacityReservation, use: Use) -> bool:
 
 
 def wants_block(data: Mapping[str, Any]) -> bool:
-    """Whether a launch template's data ask for the market of Capacity Blocks."""
+    """Whether a launch template requests capacity of a Capacity Block."""
     return bool(inner(data, "InstanceMarketOptions").get("MarketType") == "capacity-block")
 
 
@@ -217,7 +217,7 @@ class ReservationCalls(EC2BaseResponse):
         return ActionResult({"CapacityReservations": [one.as_result() for one in found]})
 
     def get_capacity_reservation_usage(self) -> ActionResult:
-        """The owner and each account that uses it, page by page as the request asks."""
+        """The owner and each account that uses it, in pages of the requested size."""
         params = self._get_params()
         found = of(self.ec2_backend).get(params["CapacityReservationId"])
         used = {found.ec2_backend.account_id: found.used_by_owner} | found.used_by_others

@@ -8,7 +8,7 @@ from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
 from localcloud.aws import refresh
-from localcloud.aws.groups import LivingAutoScaling, LivingGroup, Member
+from localcloud.aws.groups import EmulatedAutoScaling, EmulatedGroup, Member
 from localcloud.aws.reconcile import complete, heartbeat
 
 _PAGE: Final = 100
@@ -18,9 +18,9 @@ class ScalingCalls(AutoScalingResponse):
     """Auto Scaling as the embedded cloud answers it."""
 
     @property
-    def scaling(self) -> LivingAutoScaling:
+    def scaling(self) -> EmulatedAutoScaling:
         found = autoscaling_backends[self.current_account][self.region]
-        if not isinstance(found, LivingAutoScaling):
+        if not isinstance(found, EmulatedAutoScaling):
             raise TypeError("install() was not called before the first request")
         return found
 
@@ -43,7 +43,7 @@ class ScalingCalls(AutoScalingResponse):
         self._keep_extra(self.scaling.group(self._get_param("AutoScalingGroupName")))
         return answer
 
-    def _keep_extra(self, group: LivingGroup) -> None:
+    def _keep_extra(self, group: EmulatedGroup) -> None:
         """Fields that moto drops, and that a preview would see missing."""
         for parameter, attribute in (
             ("DefaultCooldown", "default_cooldown"),
@@ -91,7 +91,7 @@ class ScalingCalls(AutoScalingResponse):
         member.wait_until = self.scaling.cloud_state.now() + heartbeat(group, hooks[0])
         return EmptyResult()
 
-    def _waiting_member(self) -> tuple[LivingGroup, Member]:
+    def _waiting_member(self) -> tuple[EmulatedGroup, Member]:
         """The member that waits in the named hook. Raises ValidationError as Auto Scaling words it."""
         name, hook = self._get_param("AutoScalingGroupName"), self._get_param("LifecycleHookName")
         group = self.scaling.group(name)

@@ -27,7 +27,7 @@ _botocore: Any = botocore
 
 
 class Session(Protocol):
-    """Credentials and a region. Clients are `Any`: boto3 makes their methods at run time, by the service's model."""
+    """Credentials and a region. Clients are `Any`: boto3 creates their methods from the service's model."""
 
     def client(
         self,
@@ -40,13 +40,13 @@ class Session(Protocol):
 
 
 def session(*, region: str | None = None, access_key: str | None = None, secret_key: str | None = None) -> Session:
-    """A session with these keys, or with those of the environment where none are given."""
+    """A session with these keys, or, without keys, with those of the environment."""
     made: Session = _boto3.Session(access_key, secret_key, region_name=region)
     return made
 
 
 def error_code(error: ClientError) -> str:
-    """AWS's code of an error; empty where the answer gave none."""
+    """AWS's code of an error; empty if the answer contains none."""
     response: Mapping[str, Mapping[str, object]] = vars(error)["response"]
     return str(response.get("Error", {}).get("Code", ""))
 

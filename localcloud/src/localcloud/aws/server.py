@@ -33,7 +33,7 @@ _LOCKED: Final = frozenset({"ec2", "autoscaling"})
 
 
 class QuietHandler(MotoRequestHandler):
-    """No line per request: the calls are counted instead."""
+    """Logs no line per request: calls are counted instead."""
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's name
         if type == "error":
@@ -84,7 +84,7 @@ class Front:
             return self._moto(environ, start_response)
 
     def _signer(self, signature: Signature, environ: dict[str, Any]) -> tuple[str, bytes]:
-        """Whose signature it is, and the body as far as that needed it. Raises RefusedError."""
+        """The caller who signed the request, and the body if the check read it. Raises RefusedError."""
         body = _peek(environ) if signature.needs_body(environ) else b""
         secret_key, principal = self._check.callers.key(signature.access_key)
         if body is None or not signature.is_of(secret_key, environ, body):
@@ -110,7 +110,7 @@ def _send(start_response: Any, answer: tuple[str, list[tuple[str, str]], bytes])
 
 
 def _peek(environ: dict[str, Any]) -> bytes | None:
-    """The body, put back for the next reader; None where it is too large, or of no stated length."""
+    """Read the body and put it back for the next reader. None if it is too large or has no stated length."""
     length = int(environ.get("CONTENT_LENGTH") or 0)
     if length > LARGEST_BODY or "HTTP_TRANSFER_ENCODING" in environ:
         return None
@@ -127,7 +127,7 @@ class Endpoint:
         self._thread = threading.Thread(target=self._server.serve_forever, name="aws-endpoint", daemon=True)
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
+        """Serve in a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:

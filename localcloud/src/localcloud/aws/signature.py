@@ -23,7 +23,7 @@ LARGEST_BODY: Final = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What an Authorization header says."""
+    """The parsed Authorization header."""
 
     access_key: str
     region: str
@@ -33,7 +33,7 @@ class Signature:
 
     @staticmethod
     def read(authorization: str) -> "Signature | None":
-        """None where it is none of Version 4."""
+        """None if the header is not a Version 4 signature."""
         found = _AUTHORIZATION.fullmatch(authorization)
         if found is None:
             return None
@@ -46,7 +46,7 @@ class Signature:
         )
 
     def needs_body(self, environ: dict[str, Any]) -> bool:
-        """Whether the body's own digest is signed, and not one that a signed header states, as S3's clients do."""
+        """Whether the digest of the body must be computed. S3's clients state it in a signed header instead."""
         return self.service != "s3" or "HTTP_X_AMZ_CONTENT_SHA256" not in environ
 
     def is_of(self, secret_key: str, environ: dict[str, Any], body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Prices that the embedded cloud asks: plausible, always below on-demand, and stable within an hour.
+"""Prices of the embedded cloud: plausible, always below on-demand, and stable within an hour.
 
 On-demand prices are the public list prices of us-east-1 (Linux, shared) as published on 2026-07-20. Spot prices are
 made up from them: a share of list price per zone that moves slowly with the hour, as real ones do; no market data.
@@ -36,7 +36,7 @@ _LONGEST: Final = timedelta(days=90)
 
 
 def spot_price(machine_type: str, zone: str, at: datetime) -> Decimal | None:
-    """USD per hour of a spot instance; None for a type or zone that is not sold."""
+    """USD per hour of a spot instance; None for a type or zone that is not offered."""
     listed, share = ON_DEMAND.get(machine_type), _ZONE_SHARE.get(zone)
     if listed is None or share is None:
         return None

@@ -1,4 +1,4 @@
-"""How instances end, and what DescribeInstances states of each. What was recorded: docs/cloud-answers.md."""
+"""How instances end, and the reasons that DescribeInstances states. docs/cloud-answers.md lists the recorded ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ class End:
     """Why an instance stops or ends."""
 
     code: str = ""
-    """StateReason.Code. Empty: the end is stated by nothing."""
+    """StateReason.Code. Empty: EC2 states no reason."""
     message: str = ""
     transition: str = ""
     """StateTransitionReason, without its time."""
     is_timed: bool = False
-    """Whether StateTransitionReason has the time: of calls by people and programs alone."""
+    """Whether StateTransitionReason contains the time: only for ends that an API call requested."""
 
     @property
     def state_reason(self) -> StateReason:
-        """As DescribeInstances shows it; empty for an end that nothing states."""
+        """As DescribeInstances shows it; empty if EC2 states no reason."""
         return StateReason(f"{self.code}: {self.message}", self.code) if self.code else StateReason()
 
     def transition_reason(self, now: datetime) -> str:
@@ -34,7 +34,7 @@ class End:
 
 
 def by_server(code: str, message: str) -> End:
-    """An end that no call asked for: its transition reason is the plain code, without a time."""
+    """An end that no call requested: its transition reason is the plain code, without a time."""
     return End(code=code, message=message, transition=code)
 
 
@@ -57,4 +57,4 @@ CHOSEN: Final[Mapping[str, End]] = MappingProxyType(
         "volumes": by_server("Client.VolumeLimitExceeded", "Volume limit exceeded"),
     }
 )
-"""Ends that people ask for through the control API. `account`: AWS acts for the account, without a person."""
+"""Ends that the admin API can request. `account`: AWS acts for the account, without a person."""

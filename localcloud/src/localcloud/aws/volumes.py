@@ -11,7 +11,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses._base_response import EC2BaseResponse
 
-from localcloud.aws.instances import LivingInstance
+from localcloud.aws.instances import EmulatedInstance
 from localcloud.aws.state import AwsState
 
 _ATTACHABLE: Final = ("running", "stopped")
@@ -27,11 +27,11 @@ class VolumeCalls(EC2BaseResponse):
         volume_id, instance_id, device = (self._get_param(name) for name in ("VolumeId", "InstanceId", "Device"))
         _check(backend.get_volume(volume_id), backend.get_instance(instance_id), device)
         self.error_on_dryrun()
-        LivingInstance.cloud_state.hardware.attach(instance_id, volume_id)
+        EmulatedInstance.cloud_state.hardware.attach(instance_id, volume_id)
         return _attachment_result(backend.attach_volume(volume_id, instance_id, device), "attaching")
 
     def detach_volume(self) -> ActionResult:
-        backend, cloud_state = self.ec2_backend, LivingInstance.cloud_state
+        backend, cloud_state = self.ec2_backend, EmulatedInstance.cloud_state
         volume = backend.get_volume(self._get_param("VolumeId"))
         attachment = volume.attachment
         instance_id = self._get_param("InstanceId") or (attachment and attachment.instance.id)
@@ -52,7 +52,7 @@ class VolumeCalls(EC2BaseResponse):
         volume_id = self._get_param("VolumeId")
         self.error_on_dryrun()
         self.ec2_backend.delete_volume(volume_id)
-        LivingInstance.cloud_state.hardware.discard(volume_id)
+        EmulatedInstance.cloud_state.hardware.discard(volume_id)
         return EmptyResult()
 
 

@@ -7,16 +7,18 @@ import threading
 import time
 from types import FrameType
 
-from localcloud.engine.api import VERSION, EngineServer
+from localcloud.engine.api import EngineServer
 from localcloud.engine.arguments import SimulatorSettings, parse
 from localcloud.engine.batch import Batch
-from localcloud.engine.loading import LoadError, load
+from localcloud.engine.endpoints import release
+from localcloud.engine.loading import LoadError, check_adapter, load
+from localcloud.exporters.metadata import hardware_here
 
 
 def main() -> int:
     """Load, serve, and on SIGTERM drain for --shutdown-timeout."""
     settings = parse(sys.argv[1:])
-    _log(f"simulated engine {VERSION}: it computes no model; loading {settings.model}")
+    _log(f"simulated engine {release(settings)}: it computes no model; loading {settings.model}")
     server = EngineServer(settings)
     try:
         server.server_bind()
@@ -33,6 +35,7 @@ def main() -> int:
     if not _load(settings, server):
         return 1
     server.server_activate()
+    _serve_device_metrics(settings)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
     _log(f"serving {' '.join(settings.served_names)} on http://{settings.host}:{settings.port}")
     while not asked.wait(1):
@@ -42,10 +45,21 @@ def main() -> int:
     return _shut_down(settings, server)
 
 
+def _serve_device_metrics(settings: SimulatorSettings) -> None:
+    """On a machine with TPUs, the process of the engine also serves libtpu's metrics."""
+    hardware = hardware_here()
+    if hardware is not None and hardware.kind == "tpu":
+        from localcloud.exporters import libtpu  # gRPC: other machines start without it
+
+        libtpu.serve_with((settings.host, settings.port), hardware)
+
+
 def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
     begun = time.monotonic()
     try:
         model = load(settings.model)
+        for folder in settings.adapters.values():
+            check_adapter(folder)
     except LoadError as error:
         _log(str(error))
         return False
@@ -69,6 +83,12 @@ def _load(settings: SimulatorSettings, server: EngineServer) -> bool:
 
 def _shut_down(settings: SimulatorSettings, server: EngineServer) -> int:
     assert server.batch is not None
+    server.draining.set()
+    if settings.kind == "sglang":
+        _log("shutting down when no request runs")
+        server.batch.wait_until_empty()
+        time.sleep(0.2)
+        os._exit(0)
     _log(f"shutting down, waiting up to {settings.shutdown_timeout_s} s for running requests")
     if not server.batch.drain(settings.shutdown_timeout_s):
         _log("the timeout is over; the clients of unfinished requests get no more bytes")

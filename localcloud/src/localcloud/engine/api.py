@@ -5,6 +5,7 @@ import os
 import re
 import select
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,17 +19,20 @@ from gpufleet.domain.loopback import foreign, header_of
 from gpufleet.domain.parsed import is_list
 from localcloud.callers import MESSAGES, log_refusal
 from localcloud.documents import inner, is_document
-from localcloud.engine import page
 from localcloud.engine.arguments import SimulatorSettings
 from localcloud.engine.batch import Batch, CompletionRequest, Finish, QueueFullError, ShuttingDownError
+from localcloud.engine.endpoints import Served, answer
+from localcloud.engine.responses import delta, part, usage
 from localcloud.faults import FAULT_FOLDER
-from serving.exposition import CONTENT_TYPE
 
-VERSION: Final = "0.32.0+simulated"
 _PIECES: Final = re.compile(r"\w{1,6}|[^\w\s]")
 _LARGEST_BODY: Final = 16 * 1024 * 1024
 _GUARDED: Final = ("/v1", "/v2", "/inference", "/cohere")
 """Prefixes of the paths that need the API key, as in vLLM 0.32 (`AuthenticationMiddleware`)."""
+
+
+_OPEN_OF_SGLANG: Final = frozenset({"/health", "/health_generate", "/ready", "/metrics"})
+"""The paths that need no API key, as in SGLang 0.5.23."""
 
 
 class EngineServer(ThreadingHTTPServer):
@@ -41,6 +45,8 @@ class EngineServer(ThreadingHTTPServer):
     def __init__(self, settings: SimulatorSettings) -> None:
         self.settings = settings
         self.batch: Batch | None = None
+        self.draining = threading.Event()
+        """Whether SIGTERM was received. SGLang shows it, and accepts requests until none runs."""
         self.faults = Path(os.environ.get("GPUFLEET_ROOT", "/")) / FAULT_FOLDER
         super().__init__((settings.host, settings.port), _Handler, bind_and_activate=False)
 
@@ -71,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 600
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Silent, as the engine's unit runs it (no request log)."""
+        """Log nothing: the engine's unit disables the request log."""
 
     def parse_request(self) -> bool:
         """Wait while the fault `engine-hang` is on, as an engine whose core hangs."""
@@ -81,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         return understood and self._is_of_no_other_site()
 
     def _is_of_no_other_site(self) -> bool:
-        """It is reached through a proxy, under any name or none; from a page of another site never."""
+        """Whether the request comes from no page of another site. A proxy sets Host, so any name is valid."""
         host = header_of(self.headers, "Host") or ""
         found = foreign(lambda name: host if name == "Host" else header_of(self.headers, name), {host})
         if found is not None:
@@ -102,33 +108,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
-        settings = self._engine.settings
         if not self._authorised(path):
             return
-        if path in ("/health", "/ping"):
-            self._answer(HTTPStatus.OK, b"", "text/plain")
-        elif path == "/metrics":
-            text = page.render(
-                self._batch,
-                settings.served_names[0],
-                block_size=settings.block_size,
-                prefix_caching=settings.prefix_caching,
-            )
-            self._answer(HTTPStatus.OK, text.encode(), CONTENT_TYPE)
-        elif path == "/version":
-            self._json(HTTPStatus.OK, {"version": VERSION})
-        elif path == "/load":
-            running, waiting, _ = self._batch.gauges()
-            self._json(HTTPStatus.OK, {"server_load": running + waiting})
-        elif path == "/v1/models":
-            self._json(HTTPStatus.OK, self._models())
-        else:
+        if not self._page("GET", path):
             self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
+
+    def _page(self, method: str, path: str) -> bool:
+        """Answer one of the engine's pages; False: it has no such page."""
+        engine = self._engine
+        served = Served(
+            settings=engine.settings,
+            loaded=engine.batch,
+            draining=engine.draining.is_set(),
+            accept=header_of(self.headers, "Accept") or "",
+        )
+        found = answer(method, path, served)
+        if found is not None:
+            self._answer(found.status, found.body, found.content_type)
+        return found is not None
 
     def do_POST(self) -> None:
         path = self.path.split("?")[0]
         body = self._read_body()
         if not self._authorised(path):
+            return
+        if self._page("POST", path):
             return
         if path not in ("/v1/completions", "/v1/chat/completions"):
             self._json(HTTPStatus.NOT_FOUND, {"detail": "Not Found"})
@@ -144,25 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
-    def _models(self) -> dict[str, Any]:
-        cards = [
-            {
-                "id": name,
-                "object": "model",
-                "created": int(time.time()),
-                "owned_by": "gpu-fleet-simulated-engine",
-                "root": str(self._engine.settings.model),
-                "max_model_len": self._batch.max_model_len,
-            }
-            for name in self._engine.settings.served_names
-        ]
-        return {"object": "list", "data": cards}
-
     def _authorised(self, path: str) -> bool:
         key = self._engine.settings.api_key
         scheme, _, given = (self.headers.get("Authorization") or "").partition(" ")
         known = scheme.lower() == "bearer" and key is not None and compare_digest(given.encode(), key.encode())
-        if key is None or known or not path.startswith(_GUARDED):
+        guarded = path not in _OPEN_OF_SGLANG if self._engine.settings.kind == "sglang" else path.startswith(_GUARDED)
+        if key is None or known or not guarded:
             return True
         self._json(HTTPStatus.UNAUTHORIZED, {"error": "Unauthorized"})
         return False
@@ -177,7 +168,23 @@ class _Handler(BaseHTTPRequestHandler):
     def _complete(self, raw: bytes, *, chat: bool) -> None:
         body = self._parsed(raw)
         request = self._request(body, chat=chat)
-        self._batch.admit(request)
+        try:
+            self._batch.admit(request)
+        except QueueFullError as error:
+            if not (body.get("stream") and self._engine.settings.kind == "sglang"):
+                raise
+            self._refuse_in_stream(str(error))
+            return
+        except ShuttingDownError:
+            if not is_list(body.get("prompt")) or self._engine.settings.kind != "vllm":
+                raise
+            # vLLM refuses while it makes tokens of a text; token IDs reach its scheduler, which aborts them
+            request.finish = Finish.ABORT
+            if body.get("stream"):
+                self._stream(body, request, iter(()), chat=chat)
+            else:
+                self._json(HTTPStatus.OK, self._whole(body, request, "", chat=chat))
+            return
         try:
             tokens = self._batch.generate(request, self._is_disconnected)
             if body.get("stream"):
@@ -200,11 +207,20 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_document(body):
             raise _bad("the body must be a JSON object")
         names = self._engine.settings.served_names
-        if body.get("model", names[0]) not in names:
-            raise _RefusedError(
-                HTTPStatus.NOT_FOUND, f"The model `{body['model']}` does not exist.", "NotFoundError", "model"
-            )
+        self._check_model(str(body.get("model", names[0])))
         return body
+
+    def _check_model(self, asked: str) -> None:
+        settings = self._engine.settings
+        if settings.kind == "sglang":
+            # a name without a colon selects the model itself, whatever it is (`_parse_model_parameter`)
+            adapter = asked.removeprefix(f"{settings.served_names[0]}:").rpartition(":")[2] if ":" in asked else ""
+            if asked not in settings.served_names and adapter and adapter not in settings.adapters:
+                raise _bad(f"The following requested LoRA adapters are not loaded: ['{adapter}']")
+        elif asked not in (*settings.served_names, *settings.adapters):
+            raise _RefusedError(
+                HTTPStatus.NOT_FOUND, f"The model `{asked}` does not exist.", "NotFoundError", "model"
+            )
 
     def _request(self, body: dict[str, Any], *, chat: bool) -> CompletionRequest:
         pieces = tuple(_PIECES.findall(_prompt(body, chat=chat))) or ("",)
@@ -228,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return {**self._head(body, chat=chat, chunk=False), "choices": [choice], "usage": _usage(request)}
+        return {**self._head(body, chat=chat, chunk=False), "choices": [choice], "usage": usage(request)}
 
     def _head(self, body: dict[str, Any], *, chat: bool, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
@@ -247,19 +263,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         head = self._head(body, chat=chat, chunk=True)
         if chat:
-            self._event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
+            self._event({**head, "choices": [delta({"role": "assistant", "content": ""})]})
         for number, token in enumerate(tokens):
             if self._batch.stuck:
                 self._hang()
                 return
             text = token if number == 0 else f" {token}"
-            self._event({**head, "choices": [_delta({"content": text}) if chat else _part(text)]})
+            self._event({**head, "choices": [delta({"content": text}) if chat else part(text)]})
         if request.finish is None:
             self.close_connection = True
             return
-        self._event({**head, "choices": [_delta({}, request.finish) if chat else _part("", request.finish)]})
+        self._event({**head, "choices": [delta({}, request.finish) if chat else part("", request.finish)]})
         if inner(body, "stream_options").get("include_usage"):
-            self._event({**head, "choices": [], "usage": _usage(request)})
+            self._event({**head, "choices": [], "usage": usage(request)})
+        self._chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _refuse_in_stream(self, message: str) -> None:
+        """SGLang answers 200 to a stream before its queue takes the request."""
+        self.send_response(HTTPStatus.OK)
+        self._common_headers("text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        self._event({"error": {"message": message, "type": "SERVICE_UNAVAILABLE", "code": int(status)}})
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -326,21 +353,3 @@ def _content(content: object) -> str:
     if is_list(content):
         return " ".join(str(part.get("text", "")) for part in content if is_document(part))
     return str(content or "")
-
-
-def _usage(request: CompletionRequest) -> dict[str, Any]:
-    prompt = len(request.pieces)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": request.made,
-        "total_tokens": prompt + request.made,
-        "prompt_tokens_details": {"cached_tokens": request.cached},
-    }
-
-
-def _delta(delta: dict[str, str], finish: Finish | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-
-
-def _part(text: str, finish: Finish | None = None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}

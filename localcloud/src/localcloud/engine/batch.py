@@ -13,6 +13,8 @@ from typing import Final
 from localcloud.engine.arguments import SimulatorSettings
 from localcloud.engine.histogram import Histogram
 from localcloud.engine.loading import LoadedModel
+from localcloud.engine.reports import REPORTS
+from localcloud.engine.reports.base import Outcome, ReportedRequest
 
 _DEFAULT_BLOCKS: Final = 4096
 _BATCH_SLOWDOWN: Final = 64
@@ -58,9 +60,15 @@ class CompletionRequest:
     max_tokens: int
     ignore_eos: bool
     arrived: float
+    queued_s: float = 0.0
+    """Time until it ran."""
     cached: int = 0
     made: int = 0
     finish: Finish | None = None
+    reported: ReportedRequest = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reported = ReportedRequest(prompt=len(self.pieces))
 
 
 @dataclass(slots=True)
@@ -96,6 +104,9 @@ class Batch:
         self._running: list[CompletionRequest] = []
         self._prefixes: OrderedDict[bytes, None] = OrderedDict()
         self._draining = False
+        self.report = REPORTS[settings.kind]()
+        """What this engine reports about its requests; the page of vLLM has more numbers (`page.render`)."""
+        self.report.model = settings.served_names[0]
         self._stuck = threading.Event()
 
     def gauges(self) -> tuple[int, int, float]:
@@ -110,10 +121,13 @@ class Batch:
             if self._draining:
                 raise ShuttingDownError("cannot schedule new futures after shutdown")
             limit = self._settings.max_num_queued_reqs
-            if limit is not None and len(self._waiting) + len(self._running) >= limit:
+            # vLLM's limit includes the requests that run, SGLang's does not
+            counted = len(self._waiting) + (len(self._running) if self._settings.kind == "vllm" else 0)
+            if limit is not None and counted >= limit:
                 self.counters.rejected += 1
                 raise QueueFullError(f"{limit} requests are queued or running, the most allowed")
             self._waiting.append(request)
+            self.report.accept(time.time(), request.reported)
 
     def generate(self, request: CompletionRequest, is_disconnected: Callable[[], bool]) -> Iterator[str]:
         """Yield the output tokens; `request.finish` is set at the end. `is_disconnected`: whether the client left."""
@@ -149,6 +163,11 @@ class Batch:
                 self._changed.wait(min(rest, 1))
         return True
 
+    def page(self) -> str:
+        """The page of an engine other than vLLM."""
+        with self._changed:
+            return self.report.page(time.time())
+
     def wait_until_empty(self) -> None:
         """Wait until all clients have disconnected."""
         with self._changed:
@@ -166,7 +185,8 @@ class Batch:
                     return False
             self._waiting.remove(request)
             self._running.append(request)
-            self.counters.queue.observe(time.monotonic() - request.arrived)
+            self.report.start(time.time(), request.reported)
+            request.queued_s = time.monotonic() - request.arrived
             return True
 
     def _fits(self, request: CompletionRequest) -> bool:
@@ -186,6 +206,8 @@ class Batch:
             counters.cached += request.cached
             counters.queried += len(request.pieces) if self._settings.prefix_caching else 0
             counters.prompt_sizes.observe(len(request.pieces))
+            request.reported.cached = request.cached
+            self.report.prefill(time.time(), request.reported, len(request.pieces))
 
     def _cached_tokens(self, pieces: tuple[str, ...]) -> int:
         """Tokens of the longest known prefix in whole blocks; the last token is always computed, as in vLLM."""
@@ -225,6 +247,8 @@ class Batch:
         with self._changed:
             request.made += 1
             self.counters.generated += 1
+            # each token of a request is an iteration of the batch, which all running requests share
+            self.report.decode(time.time(), {self._running.index(request): 1}, int(self._running[0] is request))
             if request.made == 1:
                 self.counters.ttft.observe(now - request.arrived)
             else:
@@ -233,12 +257,16 @@ class Batch:
     def _finish(self, request: CompletionRequest) -> None:
         with self._changed:
             self.counters.finished[request.finish or Finish.ERROR] += 1
+            self.counters.queue.observe(request.queued_s)
             self.counters.e2e.observe(time.monotonic() - request.arrived)
             self.counters.answer_sizes.observe(request.made)
 
     def leave(self, request: CompletionRequest) -> None:
         """Remove an admitted request, finished or not; no effect if it is removed already."""
         with self._changed:
+            if request in self._running or request in self._waiting:
+                outcome = Outcome.ABORTED if request.finish is None else Outcome.FINISHED
+                self.report.end(time.time(), request.reported, outcome)
             if request in self._running:
                 self._running.remove(request)
             if request in self._waiting:

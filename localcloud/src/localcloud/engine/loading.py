@@ -42,6 +42,17 @@ def load(folder: Path) -> LoadedModel:
     )
 
 
+def check_adapter(folder: Path) -> None:
+    """Read a LoRA adapter in the format of the library PEFT. Raises LoadError."""
+    config = _json(folder / "adapter_config.json")
+    if config.get("peft_type") != "LORA":
+        raise LoadError(f"{folder}: adapter_config.json has the peft_type {config.get('peft_type')!r}, not LORA")
+    weights = folder / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise LoadError(f"{weights}: does not exist")
+    _read_shard(weights)
+
+
 def _json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_bytes())

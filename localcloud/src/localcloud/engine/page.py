@@ -8,12 +8,12 @@ from typing import Final
 from localcloud.engine.batch import Batch
 from localcloud.engine.histogram import Histogram
 from serving import metrics
-from serving.engines import CONTRACTS, EngineKind
+from serving.engines import CONTRACTS
 from serving.exposition import Sample, render_family
 from serving.metrics import Metric
 
 _STARTED = time.time()
-_NAMES: Final = {series.measures: series.name for series in CONTRACTS[EngineKind.VLLM].series}
+_NAMES: Final = {series.measures: series.name for series in CONTRACTS["vllm"].series}
 """vLLM's own names of canonical metrics; `tests/vllm/test_engines.py` compares the page with that of real vLLM."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.catalogue import AcceleratorKind, UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.quotas import GOOGLE_METRICS
 from localcloud.capacity_kind import Kind
@@ -47,9 +47,9 @@ class Capacity:
     def quota(self, kind: Kind) -> int:
         return self.quotas.get(kind, QUOTA)
 
-    def refusal(self, wanted: Use, living: Iterable[Use]) -> OperationFailure | None:
+    def refusal(self, wanted: Use, present_uses: Iterable[Use]) -> OperationFailure | None:
         """The error of this launch given the present instances, or None. The quota is checked first."""
-        present = list(living)
+        present = list(present_uses)
         if (over := self._over_quota(wanted, present)) is not None:
             return over
         if self._is_available(wanted, present):
@@ -90,12 +90,12 @@ class Capacity:
 
 
 def gpus(machine_type: str) -> tuple[str, int]:
-    """Model and number of GPUs of a machine type; none for small machines."""
+    """Model and number of GPUs of a machine type; none for small machines and for TPUs, which have other quotas."""
     try:
         found = machine(Cloud.GCP, machine_type)
     except UnknownMachineError:
         return "", 0
-    return found.gpu, found.gpu_count
+    return (found.gpu, found.gpu_count) if found.accelerator is AcceleratorKind.NVIDIA else ("", 0)
 
 
 def metric(model: str, kind: Kind) -> str:

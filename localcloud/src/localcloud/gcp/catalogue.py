@@ -51,7 +51,7 @@ def _region(state: GoogleState) -> Row:
 
 def _quotas(state: GoogleState) -> list[Row]:
     found: list[Row] = []
-    for model in sorted({machine.gpu for machine in catalogue.machines(Cloud.GCP)}):
+    for model in sorted({model for model, _ in (gpus(one.name) for one in catalogue.machines(Cloud.GCP)) if model}):
         for kind in Kind:
             used = sum(
                 count
@@ -70,7 +70,7 @@ def _machine_types(state: GoogleState, zone: str) -> list[Row]:
     rows = [_machine_type(state, zone, *one) for one in found]
     for machine in catalogue.machines(Cloud.GCP):
         accelerators = [
-            {"guestAcceleratorType": _accelerator_name(machine.gpu), "guestAcceleratorCount": machine.gpu_count}
+            {"guestAcceleratorType": accelerator_name(machine), "guestAcceleratorCount": machine.gpu_count}
         ]
         rows.append(_machine_type(state, zone, machine.name, machine.vcpus, machine.memory_mib, accelerators))
     return rows
@@ -96,12 +96,22 @@ def _machine_type(  # noqa: PLR0913
     }
 
 
-def _accelerator_name(gpu: str) -> str:
-    return f"nvidia-{gpu.lower().replace(' ', '-')}"
+def accelerator_name(machine: catalogue.MachineType) -> str:
+    """Google's name of the accelerator type. Source: recorded list of accelerator types, 2026-07-01."""
+    family = machine.name.partition("-")[0]
+    if machine.accelerator is catalogue.AcceleratorKind.TPU:
+        return family
+    if machine.name.startswith("a3-mega"):
+        return "nvidia-h100-mega-80gb"
+    return _NVIDIA_NAMES.get(machine.gpu, f"nvidia-{machine.gpu.lower()}")
+
+
+_NVIDIA_NAMES: Final = {"A100-40GB": "nvidia-tesla-a100", "B200-180GB": "nvidia-b200"}
+"""Names that differ from `nvidia-` and the model's name."""
 
 
 def _accelerators(state: GoogleState, zone: str) -> list[Row]:
-    names = sorted({_accelerator_name(machine.gpu) for machine in catalogue.machines(Cloud.GCP)})
+    names = sorted({accelerator_name(machine) for machine in catalogue.machines(Cloud.GCP)})
     return [
         {
             "kind": "compute#acceleratorType",

@@ -19,6 +19,11 @@ PREFIX: Final = "/compute/v1/"
 _FREE_NAMES: Final = re.compile(r"\{\+?(\w+)\}")
 _INTEGERS: Final = {"int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1), "int64": (-(2**63), 2**63 - 1)}
 
+_ALWAYS_KNOWN: Final = frozenset(
+    # Google's client sends the last one with lists; the discovery document of this release lacks it
+    {"alt", "key", "prettyPrint", "$alt", "fields", "quotaUser", "returnPartialSuccess"}
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
@@ -71,7 +76,7 @@ class Discovery:
     def check_query(self, route: Route, query: Mapping[str, str]) -> None:
         """Raises ApiError for an unknown or missing parameter."""
         for name in query:
-            if name not in route.query and name not in ("alt", "key", "prettyPrint", "$alt", "fields", "quotaUser"):
+            if name not in route.query and name not in _ALWAYS_KNOWN:
                 raise ApiError(
                     400,
                     "badRequest",

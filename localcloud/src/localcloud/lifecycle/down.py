@@ -1,4 +1,4 @@
-"""`gpufleet local down`: end everything of this clone, and count what is left."""
+"""`gpufleet local down`: ends all processes of this clone, and counts what is left."""
 
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Processes that outlive the command which starts them: start, find and end them. Linux only.
 
-A process is known by its number, its start time and the machine's boot, so that a number that was given to somebody
-else is never signalled; signals go through a pidfd opened before that is checked.
+A process is identified by its number, its start time and the machine's boot, so that a number that was given to
+another process is never signalled; signals go through a pidfd opened before that is checked.
 """
 
 import contextlib

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import gpufleet
 import localcloud
-from gpufleet.domain.catalogue import UnknownMachineError, machine
+from gpufleet.domain.catalogue import AcceleratorKind, UnknownMachineError, machine
 from gpufleet.domain.model import Cloud
 from localcloud.machines import image, volumes
 from localcloud.machines.processes import children
@@ -53,6 +54,7 @@ class MachineManager:
         """Boot the machine of an instance: private root, user data, supervisor. Raises OSError."""
         root = self.folder / order.instance
         _make_root(root)
+        _make_devices(root, order.cloud, order.machine_type)
         for volume in order.volumes:
             self._volumes.attach(volume, root)
         self._spec(order).save(root)
@@ -196,6 +198,27 @@ def _make_root(root: Path) -> None:
     for folder in ("etc/systemd/system", "var/log/units", "var/lib/cloud/instance", "run", "tmp", "root", "mnt"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     root.chmod(0o700)
+
+
+_DEVICE_FILES: Final[Mapping[AcceleratorKind, tuple[str, ...]]] = {
+    AcceleratorKind.AMD: ("kfd", "dri/renderD{number}"),
+    AcceleratorKind.NEURON: ("neuron{index}",),
+    AcceleratorKind.TPU: ("vfio/vfio", "vfio/{index}"),
+}
+"""Files below /dev of a machine whose image has the driver. The first one of AMD's cards has the number 128."""
+
+
+def _make_devices(root: Path, cloud: Cloud, machine_type: str) -> None:
+    """Make the device files of the machine type, as plain files."""
+    try:
+        found = machine(cloud, machine_type)
+    except UnknownMachineError:
+        return
+    for index in range(found.gpu_count):
+        for name in _DEVICE_FILES.get(found.accelerator, ()):
+            file = root / "dev" / name.format(index=index, number=128 + index)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
 
 
 def _disks(cloud: Cloud, machine_type: str) -> tuple[int, int]:

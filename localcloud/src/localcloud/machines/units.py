@@ -203,19 +203,24 @@ def environment_file(text: str) -> dict[str, str]:
     return found
 
 
+_ESCAPE: Final = re.compile(r"\\(.)")
 _VARIABLE: Final = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 
 
 def arguments(line: str, environment: Mapping[str, str]) -> list[str]:
     """The arguments of an Exec line: `${NAME}` inside one, `$NAME` split into several, `$$` and `%%` escaped."""
     word_list: list[str] = []
-    for word in shlex.split(line):
+    for word in shlex.split(_ESCAPE.sub(_line_break, line)):
         whole = re.fullmatch(r"\$([A-Za-z_]\w*)", word)
         if whole:
             word_list.extend(environment.get(whole.group(1), "").split())
             continue
         word_list.append(_VARIABLE.sub(lambda found: _value(found, environment), word).replace("%%", "%"))
     return word_list
+
+
+def _line_break(found: re.Match[str]) -> str:
+    return "\n" if found.group(1) == "n" else found.group(0)
 
 
 def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:

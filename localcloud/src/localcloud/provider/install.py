@@ -12,7 +12,7 @@ from localcloud.provider.schema import read_wheel
 from localcloud.provider.server import Package
 
 NAMES: Final = ("aws", "gcp")
-"""The packages that there is a local provider for."""
+"""The packages with a local provider."""
 
 _LAUNCHER = """#!/bin/sh
 # Started by the Pulumi engine. Written by `gpufleet`; belongs to one clone of gpu-fleet.

@@ -20,7 +20,7 @@ Rule = Callable[[Properties], list[Failure]]
 class Change:
     """An update: what the program said before and says now. Only `keys` may be written to the cloud.
 
-    Fields that the program ignores never are in `keys`, so what somebody else wrote there stays.
+    Fields that the program ignores never are in `keys`, so values of other writers stay.
     """
 
     old: Properties

@@ -38,7 +38,7 @@ class Files:
         return {"upload_url": f"{self.base_url}/upload/{ticket}", "file_id": name}
 
     def take(self, ticket: str, body: bytes) -> bool:
-        """The content. False: nobody asked for it, or it is not as long as was said."""
+        """Store the content. False: the upload was not announced, or its length differs from the announced one."""
         name = self._tickets.get(ticket)
         if name is None or self._promised[name][1] != len(body):
             return False

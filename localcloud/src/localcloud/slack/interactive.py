@@ -63,7 +63,7 @@ class SocketMode:
             socket.close()
 
     def send(self, payload: Mapping[str, Any]) -> float | None:
-        """Send it over the newest connection: seconds until the answer, None when there was none in time."""
+        """Send it over the newest connection: seconds until the answer, None if there was none in time."""
         with self._lock:
             if not self._open:
                 raise SlackError("no_listener")
@@ -92,7 +92,7 @@ def click(channels: Channels, wanted: Mapping[str, Any], modes: SocketMode) -> d
 
 
 def payload_of(message: Message, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """What Slack sends about a click. Raises SlackError when the message has no such button."""
+    """The payload that Slack sends for a click. Raises SlackError when the message has no such button."""
     blocks: list[dict[str, Any]] = message.content.get("blocks") or []
     buttons = [item for block in blocks if block["type"] == "actions" for item in block["elements"]]
     button = next((item for item in buttons if item["action_id"] == wanted.get("action_id")), None)

@@ -83,11 +83,11 @@ class SlackSink:
 
     @property
     def port(self) -> int:
-        """Where it listens; of use when it was started with port 0."""
+        """The port that it listens on, also if it was started with port 0."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
+        """Serve in a separate thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -145,7 +145,7 @@ class SlackSink:
             _answer(request, "not found", status=HTTPStatus.NOT_FOUND)
 
     def post(self, request: BaseHTTPRequestHandler) -> None:
-        """Webhooks, Web API methods, and `/throttle` to ask for answers of 429."""
+        """Webhooks, Web API methods, and `/throttle`, which requests responses with 429."""
         path = urlsplit(request.path).path
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         if path == "/throttle":

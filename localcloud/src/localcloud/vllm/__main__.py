@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from localcloud.engine_environment import VLLM
 from localcloud.vllm import ENVIRONMENT
-from localcloud.vllm.environment import LINK
 
 DEFAULTS: Final[Mapping[str, str | None]] = {
     "--enforce-eager": None,
@@ -42,9 +42,9 @@ def sockets() -> Mapping[str, str]:
 
 def main() -> None:
     """Become vLLM."""
-    program = LINK / "bin" / "vllm"
+    program = VLLM.link / "bin" / "vllm"
     if not program.exists():
-        sys.exit("vLLM is not installed here: run `python -m localcloud.vllm.environment`")
+        sys.exit("vLLM is not installed here: run `python -m localcloud.engine_environment vllm`")
     environment = {**sockets(), **os.environ, **ENVIRONMENT}
     os.execve(program, [str(program), *command(sys.argv[1:])], environment)  # noqa: S606
 

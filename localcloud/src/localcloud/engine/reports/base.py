@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from serving.engines.contract import Version
 from serving.exposition import Sample, render_sample
+from serving.releases import Version
 
 
 class Outcome(StrEnum):

@@ -4,14 +4,16 @@ output tokens are counted live, input tokens with the first token (lib/llm/src/h
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
-from serving.engines.contract import Version
 from serving.exposition import Sample
+from serving.releases import Version
 
 
 @dataclass(slots=True)
 class DynamoReport(EngineReport):
+    version: Version = Version(1, 6, 1)
     input: int = 0
     cached: int = 0
     output: int = 0
@@ -47,3 +49,6 @@ class DynamoReport(EngineReport):
         done = {"endpoint": "chat_completions", "request_type": "stream", **labels}
         yield sample("dynamo_frontend_requests_total", self.finished, status="success", **done)
         yield sample("dynamo_frontend_requests_total", self.failed, status="error", **done)
+
+
+REPORT: Final = DynamoReport

@@ -6,12 +6,14 @@ from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
 from serving.exposition import Sample
+from serving.releases import Version
 
 _LOG_INTERVAL_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class LmdeployReport(EngineReport):
+    version: Version = Version(0, 16)
     shown: tuple[int, int] = (0, 0)
     logged_at: float = 0.0
     prompt: int = 0
@@ -52,3 +54,6 @@ class LmdeployReport(EngineReport):
         yield sample("lmdeploy:generation_tokens_total", self.generated, **labels)
         yield sample("lmdeploy:request_success_total", self.finished, finished_reason="stop", **labels)
         yield sample("lmdeploy:num_requests_failed", self.failed, **labels)
+
+
+REPORT: Final = LmdeployReport

@@ -4,13 +4,16 @@ succeeds (router of huggingface/text-generation-inference).
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
 from serving.exposition import Sample
+from serving.releases import Version
 
 
 @dataclass(slots=True)
 class TgiReport(EngineReport):
+    version: Version = Version(3, 3)
     received: int = 0
     input: int = 0
     output: int = 0
@@ -36,3 +39,6 @@ class TgiReport(EngineReport):
         if self.succeeded:
             yield sample("tgi_request_success", self.succeeded)
             yield sample("tgi_request_generated_tokens_sum", self.output)
+
+
+REPORT: Final = TgiReport

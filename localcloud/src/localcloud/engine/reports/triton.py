@@ -9,12 +9,14 @@ from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
 from serving.exposition import Sample
+from serving.releases import Version
 
 _PARTS: Final = ("ensemble", "preprocessing", "tensorrt_llm", "postprocessing")
 
 
 @dataclass(slots=True)
 class TritonReport(EngineReport):
+    version: Version = Version(2, 51)
     prompt: int = 0
     generated: int = 0
     succeeded: int = 0
@@ -58,3 +60,34 @@ class TritonReport(EngineReport):
         yield sample("nv_llm_input_token_len_sum", self.prompt, **total_in)
         yield sample("nv_llm_output_token_len_sum", self.generated, **total_out)
         yield sample("nv_llm_output_token_len_count", self.succeeded, **total_out)
+
+
+@dataclass(slots=True)
+class TritonPythonReport(TritonReport):
+    """The Python backend of TensorRT-LLM (`llmapi`) in an ensemble whose responses are streams.
+
+    It returns from `execute` when a request starts, and the server counts the request then. The last model of the
+    ensemble executes once for each token. The backend has no metrics of its own (a running 2.51.0).
+    """
+
+    started: int = 0
+    tokens: int = 0
+
+    def accept(self, now: float, request: ReportedRequest) -> None:
+        EngineReport.accept(self, now, request)
+        self.started += 1
+
+    def decode(self, now: float, tokens: Mapping[int, int], iterations: int) -> None:
+        EngineReport.decode(self, now, tokens, iterations)
+        self.tokens += sum(tokens.values())
+
+    def samples(self, now: float) -> Iterable[Sample]:
+        for part in _PARTS:
+            labels = {"model": part, "version": "1"}
+            executed = self.tokens if part == "postprocessing" else self.started
+            yield sample("nv_inference_request_success", executed, **labels)
+            yield sample("nv_inference_exec_count", executed, **labels)
+            yield sample("nv_inference_pending_request_count", 0, **labels)
+
+
+REPORT: Final = TritonReport

@@ -4,13 +4,16 @@ request ends and then reads the statistics of the iterations so far (tensorrt_ll
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
 from serving.exposition import Sample
+from serving.releases import Version
 
 
 @dataclass(slots=True)
 class TrtllmReport(EngineReport):
+    version: Version = Version(1, 3)
     shown: tuple[int, int] = (0, 0)
     prompt: int = 0
     cached: int = 0
@@ -37,3 +40,6 @@ class TrtllmReport(EngineReport):
         yield sample("trtllm_prompt_cached_tokens_total", self.cached, **labels)
         yield sample("trtllm_generation_tokens_total", self.generated, **labels)
         yield sample("trtllm_request_success_total", self.finished, finished_reason="stop", **labels)
+
+
+REPORT: Final = TrtllmReport

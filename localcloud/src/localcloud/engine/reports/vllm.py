@@ -1,21 +1,25 @@
-"""vLLM: gauges and token counters change at each iteration (vllm/v1/metrics/loggers.py)."""
+"""vLLM: gauges and token counters change at each iteration (vllm/v1/metrics/loggers.py). A request whose client
+disconnects is not counted as ended (a running 0.32.0).
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest, sample
 from serving.exposition import Sample
+from serving.releases import Version
 
 
 @dataclass(slots=True)
 class VllmReport(EngineReport):
+    version: Version = Version(0, 32)
     shown: tuple[int, int] = (0, 0)
     """Running and waiting requests at the last iteration."""
     prompt: int = 0
     cached: int = 0
     generated: int = 0
     finished: int = 0
-    aborted: int = 0
 
     def _iterated(self) -> None:
         self.shown = (len(self.running), len(self.waiting))
@@ -36,7 +40,6 @@ class VllmReport(EngineReport):
     def end(self, now: float, request: ReportedRequest, outcome: Outcome) -> None:
         EngineReport.end(self, now, request, outcome)
         self.finished += outcome is Outcome.FINISHED
-        self.aborted += outcome is Outcome.ABORTED
         self._iterated()
 
     def samples(self, now: float) -> Iterable[Sample]:
@@ -49,4 +52,7 @@ class VllmReport(EngineReport):
         yield sample("vllm:prompt_tokens_cached_total", self.cached, **labels)
         yield sample("vllm:generation_tokens_total", self.generated, **labels)
         yield sample("vllm:request_success_total", self.finished, finished_reason="stop", **labels)
-        yield sample("vllm:request_success_total", self.aborted, finished_reason="abort", **labels)
+        yield sample("vllm:request_success_total", 0, finished_reason="abort", **labels)
+
+
+REPORT: Final = VllmReport

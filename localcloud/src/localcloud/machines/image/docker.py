@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -17,10 +18,16 @@ from localcloud.machines.units import environment_file
 PROGRAMS: Final = {
     "simulated-engine": "localcloud.engine",
     "vllm-cpu": "localcloud.vllm",
-    "dcgm-exporter": "localcloud.dcgm",
+    "sglang-cpu": "localcloud.sglang",
+    "dcgm-exporter": "localcloud.exporters.nvidia",
+    "device-metrics-exporter": "localcloud.exporters.amd",
+    "neuron-monitor": "localcloud.exporters.neuron",
+    "tpu-device-plugin": "localcloud.exporters.gke_tpu",
     "node-exporter": "localcloud.node_exporter",
 }
 """Part of the image's name -> the module that runs."""
+BINARIES: Final = {"haproxy": "haproxy"}
+"""Part of the image's name -> the program of this computer that runs."""
 
 _SWITCHES: Final = frozenset(
     {"--rm", "-d", "--detach", "-i", "-t", "-it", "--interactive", "--tty", "--init", "--privileged", "--read-only"}
@@ -92,21 +99,26 @@ def _take(run: Run, flag: str, value: str, environment: Mapping[str, str]) -> No
         raise UsageError(f"unknown flag: {flag}")
 
 
-def program(image: str) -> str:
-    """The module of an image. Raises UsageError for an unknown one."""
+def program(image: str) -> list[str]:
+    """The command of an image. Raises UsageError for an unknown one, and for a program that is not installed."""
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     for known, module in PROGRAMS.items():
         if known in name:
-            return module
-    raise UsageError(
-        f"Unable to find image '{image}' locally: an emulated machine knows {', '.join(sorted(PROGRAMS))}"
-    )
+            return [sys.executable, "-P", "-m", module]
+    for known, binary in BINARIES.items():
+        if known in name:
+            path = shutil.which(binary) or shutil.which(binary, path="/usr/sbin:/usr/local/sbin")
+            if path is None:
+                raise UsageError(f"image '{image}': {binary} is not installed: `apt-get install {binary}`")
+            return [path]
+    known_names = ", ".join(sorted(PROGRAMS | BINARIES))
+    raise UsageError(f"Unable to find image '{image}' locally: an emulated machine knows {known_names}")
 
 
 def command(run: Run, root: Path) -> list[str]:
     """The command that runs in place of the container: paths of volumes become paths of the machine."""
     translated = [_translate(argument, run.volumes, root) for argument in run.arguments]
-    return [sys.executable, "-P", "-m", program(run.image), *translated]
+    return [*program(run.image), *translated]
 
 
 def _translate(argument: str, volumes: Mapping[str, str], root: Path) -> str:

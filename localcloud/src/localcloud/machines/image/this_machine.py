@@ -1,4 +1,4 @@
-"""What a command of the image knows of the machine it runs on."""
+"""The machine that a command of the image runs on."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from localcloud.machines.spec import MachineSpec
 
 
 def root() -> Path:
-    """The machine's private root. Ends the command when it runs nowhere."""
+    """The machine's private root. Ends the command if it does not run on an emulated machine."""
     found = os.environ.get("GPUFLEET_ROOT")
     if not found:
         fail("GPUFLEET_ROOT is not set: this command works on an emulated machine only")
@@ -30,6 +30,6 @@ def inside(path: str) -> Path:
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """Say it and end."""
+    """Print an error and end the command."""
     print(message, file=sys.stderr)
     sys.exit(code)

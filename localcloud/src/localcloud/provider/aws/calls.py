@@ -1,4 +1,4 @@
-"""Calls of AWS whose answer may be "it is not there" or "it is still in use"."""
+"""Calls of AWS that may fail because a resource does not exist or is still in use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _IN_USE = ("DependencyViolation", "VolumeInUse", "InUse", "DeleteConflict")
 
 
 def is_absent(error: ClientError) -> bool:
-    """Whether AWS says that the thing is not there."""
+    """Whether the error means that the resource does not exist."""
     return any(word in error_code(error) for word in _ABSENT) or "not found" in str(error)
 
 
 def or_none(call: Callable[..., Document], **arguments: Any) -> Document | None:
-    """The answer, or None where the thing is not there."""
+    """The answer, or None if the resource does not exist."""
     try:
         return call(**arguments)
     except ClientError as error:
@@ -29,7 +29,7 @@ def or_none(call: Callable[..., Document], **arguments: Any) -> Document | None:
 
 
 def listed(call: Callable[..., Document], key: str, **arguments: Any) -> list[Document]:
-    """A list in the answer; empty where the thing is not there."""
+    """A list in the answer; empty if the resource does not exist."""
     answer = or_none(call, **arguments)
     return answer[key] if answer else []
 
@@ -40,7 +40,7 @@ def first(call: Callable[..., Document], key: str, **arguments: Any) -> Document
 
 
 def delete_when_free(cloud: Cloud, what: str, call: Callable[..., Document], **arguments: Any) -> None:
-    """Delete something, waiting while other things still use it."""
+    """Delete a resource, and wait while other resources still use it."""
 
     def done() -> bool:
         try:

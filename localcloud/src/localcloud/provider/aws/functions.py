@@ -1,4 +1,4 @@
-"""Functions of the AWS package: questions to the embedded cloud that change nothing."""
+"""Functions of the AWS package: they read from the embedded cloud and change nothing."""
 
 from __future__ import annotations
 

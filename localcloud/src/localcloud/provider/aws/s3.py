@@ -82,7 +82,7 @@ class Bucket(Resource):
 
 
 def _setting(call: Any, key: str, **arguments: Any) -> Any:
-    """One setting of a bucket; None where it was never made."""
+    """One setting of a bucket; None if it was never set."""
     try:
         return call(**arguments).get(key)
     except ClientError as error:

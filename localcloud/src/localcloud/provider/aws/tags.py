@@ -45,7 +45,7 @@ def ec2_specification(kind: str, tags: Mapping[str, str] | None) -> list[dict[st
 
 
 def ec2_tags(cloud: Cloud, ident: str) -> dict[str, str]:
-    """Tags of an EC2 resource, asked for by themselves: not every description shows the tags of now."""
+    """Tags of an EC2 resource, read separately: not every description shows the current tags."""
     filters = [{"Name": "resource-id", "Values": [ident]}]
     return tag_map(cloud, cloud.client("ec2").describe_tags(Filters=filters)["Tags"])
 

@@ -115,7 +115,7 @@ class InstanceGroupManager(RestResource):
         return shown
 
     def shown(self, cloud: Cloud, raw: Properties, state: Properties) -> Properties:
-        # the size is somebody else's, too: what the cloud says is always taken over
+        # watchdogs also write the size, so the cloud's value always counts
         size = {"targetSize": raw["targetSize"]} if "targetSize" in raw else {}
         return {**super().shown(cloud, raw, state), "statuses": _statuses(raw), **size}
 

@@ -1,4 +1,4 @@
-"""Service accounts, roles, and members of policies. A member is one line of a policy that others write, too."""
+"""Service accounts, roles, and members of policies. A member is one entry of a shared policy."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _condition_fits(given: Properties) -> list[Failure]:
 
 
 class _Member(Resource):
-    """One member of one role in somebody's policy."""
+    """One member of one role in the policy of a resource."""
 
     force_new: ClassVar[frozenset[str]] = frozenset({"condition", "member", "role"})
     rules = (_MEMBER_RULE, _ROLE_RULE, _condition_fits)
@@ -176,15 +176,15 @@ class _Member(Resource):
 
     @abstractmethod
     def thing(self, cloud: Cloud, properties: Properties) -> str:
-        """Id of what the policy belongs to."""
+        """Id of the resource that has the policy."""
 
     @abstractmethod
     def get_policy(self, cloud: Cloud, thing: str) -> Document:
-        """The policy of now, with conditions."""
+        """The current policy, with conditions."""
 
     @abstractmethod
     def set_policy(self, cloud: Cloud, thing: str, policy: Document) -> None:
-        """Write it; refused when its etag is not that of now."""
+        """Write the policy. The cloud refuses it if its etag is not the current one."""
 
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         thing = self.thing(cloud, inputs)
@@ -245,7 +245,7 @@ class _Member(Resource):
                     self.set_policy(cloud, thing, policy)
                 except GoogleError as error:
                     if left and error.status in (409, 412):
-                        continue  # somebody else wrote it in between
+                        continue  # another writer changed it in between
                     raise
                 return
 

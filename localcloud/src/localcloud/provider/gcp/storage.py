@@ -94,7 +94,7 @@ class Bucket(RestResource):
         if storage.find(f"b/{ident}") is None:
             return
         if state.get("forceDestroy"):
-            # what is on the first page is gone when it is read again
+            # objects of the first page are deleted when it is read again
             while items := storage.call("GET", f"b/{ident}/o", parameters={"versions": "true"}).get("items"):
                 for item in items:
                     path = f"b/{ident}/o/{quote(item['name'], safe='')}"
@@ -140,7 +140,7 @@ class BucketObject(Resource):
         }
         content = state.get("content")
         if isinstance(content, str) and _md5(content.encode()) != found["md5Hash"]:
-            # somebody else wrote it: the engine is to see that
+            # another writer changed it: the engine must see that
             live["content"] = f"md5 {found['md5Hash']}"
         return live
 
