@@ -1,6 +1,7 @@
 """`python3 gpufleet-node.pyz boot` installs the agent's systemd unit and starts it. The unit executes `run`.
 
-`verify` is a command for operators: it reads the models on this instance's disk again and checks them.
+`verify` is a command for operators: it reads the models on this instance's disk again and checks them. `libtpu`
+serves the metrics of TPUs: the agent installs a unit with it on instances that have any.
 """
 
 import os
@@ -15,11 +16,12 @@ from gpufleet.domain.clocks import WallClock
 from gpufleet.domain.model import Cloud, Phase, fleet_name
 from gpufleet.domain.rsa import public_key
 from gpufleet.logs import Log, from_environment, log_crashes
-from hosts.node import server, stop_marker
+from hosts.node import engine_key, libtpu, server, stop_marker
 from hosts.node.agent import SETTLE, Agent
 from hosts.node.boot import BootSequence, NodeServices
 from hosts.node.disks import LocalDisks
-from hosts.node.engine_client import HttpEngine
+from hosts.node.engine_client import EngineUrls, HttpEngine
+from hosts.node.engine_process import EngineProcess
 from hosts.node.log import timed
 from hosts.node.orders import Nonces, Orders
 from hosts.node.ports import CloudServices, StepError
@@ -31,6 +33,7 @@ from serving.cache import sync
 from serving.cache.disk import Cache, CacheError
 from serving.engines import CONTRACTS
 from serving.instance_settings import InstanceSettings, InstanceSettingsError, load
+from serving.unit_files import quote
 
 UNIT: Final = "gpufleet-node.service"
 COMPONENT: Final = "node"
@@ -52,11 +55,14 @@ PASSED_ON: Final = (
 def main(argv: list[str]) -> int:
     """Run a command of the agent. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a model is corrupt."""
     root = Path(os.environ.get("GPUFLEET_ROOT") or "/")
+    if len(argv) == len(("libtpu", "ADDRESS")) and argv[0] == "libtpu":
+        return libtpu.serve(argv[1])
     commands: dict[str, Callable[[Path], int]] = {"boot": boot, "run": serve, "verify": verify}
     if len(argv) != 1 or argv[0] not in commands:
         _print_error(
             "usage: gpufleet-node COMMAND. Commands: `boot` (install the agent's unit and start it), "
-            "`run` (run the agent), `verify` (check the models on this instance)"
+            "`run` (run the agent), `verify` (check the models on this instance), `libtpu HOST:PORT` (serve the "
+            "metrics of TPUs)"
         )
         return 2
     try:
@@ -73,7 +79,7 @@ def boot(root: Path) -> int:
     """Install the agent's unit and start it. Idempotent."""
     load(root / "etc/gpu-fleet/instance.json")
     systemd = Systemd(root)
-    systemd.install(UNIT, unit(_archive()))
+    systemd.install(UNIT, unit(_installable()))
     systemd.enable(UNIT)
     systemd.start(UNIT)
     return 0
@@ -93,9 +99,14 @@ def verify(root: Path) -> int:
     return 3 if any(found.values()) else 0
 
 
-def _archive() -> Path:
-    """Return the archive that this program runs from. Raises StepError when it does not run from an archive."""
-    found = next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
+def _archive() -> Path | None:
+    """Return the archive that this program runs from; None: it runs from its sources."""
+    return next((parent for parent in Path(__file__).resolve().parents if parent.is_file()), None)
+
+
+def _installable() -> Path:
+    """Return the archive. Raises StepError when this program does not run from an archive."""
+    found = _archive()
     if found is None:
         raise StepError("the agent can be installed only from its archive: build it with serving/agent_archive.py")
     return found
@@ -115,8 +126,8 @@ def unit(program: Path) -> str:
         "",
         "[Service]",
         "Type=exec",
-        *(f"Environment={engine_container.quote(pair)}" for pair in given),
-        f"ExecStart={engine_container.quote(sys.executable)} {engine_container.quote(str(program))} run",
+        *(f"Environment={quote(pair)}" for pair in given),
+        f"ExecStart={quote(sys.executable)} {quote(str(program))} run",
         "Restart=always",
         "RestartSec=2",
         "KillMode=mixed",
@@ -139,10 +150,25 @@ def serve(root: Path) -> int:
     state = NodeState(instance=cloud.instance_id, pool=settings.pool, file=file, now=WallClock().now, log=log)
     state.engine_stops = stop_marker.path_of(root)
     log.info("process", outcome="started", phase=state.phase)
+    contract = CONTRACTS[settings.engine.kind]
     engine = HttpEngine(
-        f"http://{cloud.address}:{engine_container.PORT}", settings.served_name, CONTRACTS[settings.engine.kind]
+        EngineUrls.of(contract, cloud.address, engine_container.PORT),
+        settings.served_name,
+        contract,
+        lambda: engine_key.read_key(root),
+        EngineProcess().times,
+        settings.engine.version,
     )
-    services = NodeServices(units=Systemd(root), disks=LocalDisks(root), cloud=cloud, engine=engine, root=root)
+    state.gate_requests = engine.gate_requests
+    archive = _archive()
+    services = NodeServices(
+        units=Systemd(root),
+        disks=LocalDisks(root),
+        cloud=cloud,
+        engine=engine,
+        root=root,
+        agent=(sys.executable, *(("-m", "hosts.node") if archive is None else (str(archive),))),
+    )
     agent = Agent(settings=settings, services=services, state=state, power_off=lambda: _power_off(log))
     orders = Orders(
         instance=cloud.instance_id,

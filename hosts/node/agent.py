@@ -13,7 +13,7 @@ from hosts.node.boot import NodeServices
 from hosts.node.drain import DrainFacts, DrainStep, Order, is_quiet, merge, next_step
 from hosts.node.ports import CloudNotice, EngineLoad, Notice, StepError, UnitState
 from hosts.node.state import NodeState
-from serving import engine_container
+from serving import engine_container, engine_gate
 from serving.instance_settings import InstanceSettings
 
 SETTLE: Final = engine_container.STOP_DELAY
@@ -178,6 +178,7 @@ class Agent:
 
     def _repair(self, now: datetime, unwell_since: datetime) -> None:
         """Restart an engine that systemd no longer restarts. Fail the instance after too many starts or too long."""
+        self._repair_gate()
         unit_state = self.services.units.state(engine_container.UNIT)
         starts = self.state.counters.engine_starts
         if unit_state in (UnitState.FAILED, UnitState.INACTIVE):
@@ -195,6 +196,17 @@ class Agent:
         if now - unwell_since >= self.settings.boot_limits.engine:
             limit = self.settings.boot_limits.engine.total_seconds()
             self.state.enter(Phase.FAILED, f"the engine was not healthy for {limit:.0f} s")
+
+    def _repair_gate(self) -> None:
+        """Start a gate that systemd no longer restarts."""
+        if engine_container.launch_of(self.settings.engine.kind).gate is None:
+            return
+        if self.services.units.state(engine_gate.UNIT) in (UnitState.FAILED, UnitState.INACTIVE):
+            self.state.log.error("gate", outcome="crashed")
+            try:
+                self.services.units.start(engine_gate.UNIT)
+            except StepError as error:
+                self.state.warn("gate", str(error))
 
     def _watch_failure(self, now: datetime) -> None:
         """Power off a failed instance after `power_off_after`: it costs money, but operators need time to inspect."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpufleet.domain.model import Phase
 from gpufleet.logs import hide
-from hosts.node import disks, driver, engine_key, health, stop_marker
+from hosts.node import disks, driver, engine_key, gate, health, stop_marker
 from hosts.node.log import timed
 from hosts.node.ports import (
     CloudServices,
@@ -23,11 +23,14 @@ from hosts.node.ports import (
     UnitState,
 )
 from hosts.node.state import BootStep, NodeState
-from serving import engine_container
+from serving import engine_container, engine_gate, exporter_units
+from serving.accelerators import CONTRACTS as ACCELERATORS
+from serving.accelerators.contract import AcceleratorContract
 from serving.cache.approval import check_approved
 from serving.cache.disk import Cache, CacheError, NoSpaceError
-from serving.cache.manifest import ManifestError
+from serving.cache.manifest import ADAPTER_CONFIG, ManifestError
 from serving.cache.sync import CorruptError, Progress, Sync, served_digest
+from serving.engines.launch import ArgumentError, EngineServer
 from serving.instance_settings import InstanceSettings
 
 ATTEMPTS: Final = 6
@@ -47,6 +50,8 @@ class NodeServices:
     engine: EngineClient
     root: Path
     """Prefix of each absolute path; `/` on a real machine."""
+    agent: tuple[str, ...] = ()
+    """The command that runs this program, before its arguments."""
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -60,6 +65,8 @@ class BootSequence:
     lease: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Protects the served revision from eviction while the agent runs."""
     _model: Path | None = field(default=None, init=False)
+    _adapters: dict[str, Path] = field(default_factory=dict[str, Path], init=False)
+    """Folders of the adapters by their names in requests."""
     _key: str | None = field(default=None, init=False, repr=False)
     """The engine's API key. Read once, so that it stays the key with which the engine was started."""
 
@@ -106,13 +113,18 @@ class BootSequence:
             or state.digest is None
             or state.order is not None
             or not self.services.engine.healthy()
+            or not self._gate_runs()
         ):
             return False
         cache = Cache(self.cache_root)
         self._model = cache.find_digest(state.digest)
-        if self._model is None:
+        served = {name: state.adapters[name] for name in self.settings.adapters if name in state.adapters}
+        found = {name: path for name, digest in served.items() if (path := cache.find_digest(digest)) is not None}
+        if self._model is None or found.keys() != self.settings.adapters.keys():
             return False
-        self.lease.enter_context(cache.lease(state.digest))
+        self._adapters = found
+        for digest in (state.digest, *served.values()):
+            self.lease.enter_context(cache.lease(digest))
         state.engine_well = True
         state.enter(Phase.READY)
         return True
@@ -158,9 +170,8 @@ class BootSequence:
             self.services.sleep(_LOOK_AGAIN_S)
 
     def _check_driver(self) -> None:
-        """Raise HopelessError if the driver is too old. An unknown driver version does not prevent the boot."""
-        version = driver.installed(self.services.root)
-        if version is not None and (why := driver.why_too_old(version, self.settings.engine)):
+        """Raise HopelessError if the driver is missing or too old. An unknown version does not prevent the boot."""
+        if why := driver.why_unusable(self.services.root, self._accelerator.launch, self.settings.engine):
             raise HopelessError(why)
 
     def _disks(self, _deadline: datetime) -> None:
@@ -169,7 +180,24 @@ class BootSequence:
         self.state.warn("disks", disks.missing(found, self.settings.cloud, self.services.cloud.machine_type))
 
     def _cache(self, deadline: datetime) -> None:
-        cache = Cache(self.cache_root)
+        """Fetch the model and its adapters. Each is leased at once, so that the next one does not evict it."""
+        cache, settings = Cache(self.cache_root), self.settings
+        digest, self._model = self._fetched(settings.model, f"model {settings.model}", deadline, self.state.serve)
+        self.lease.close()
+        self.lease.enter_context(cache.lease(digest))
+        digests: dict[str, str] = {}
+        for name, model in settings.adapters.items():
+            what = f"adapter {name}, model {model}"
+            digests[name], self._adapters[name] = self._fetched(model, what, deadline)
+            self.lease.enter_context(cache.lease(digests[name]))
+            if not (self._adapters[name] / ADAPTER_CONFIG).is_file():
+                raise HopelessError(f"{what}: has no {ADAPTER_CONFIG}; publish a LoRA adapter in the format of PEFT")
+        self.state.serve_adapters(digests)
+
+    def _fetched(
+        self, model: str, what: str, deadline: datetime, serve: Callable[[str], None] = lambda _digest: None
+    ) -> tuple[str, Path]:
+        """Fetch the served revision of a model. Returns its digest and folder. Raises StepError, StoppedError."""
         store = self.services.cloud.store(self.settings.bucket)
         progress = Progress()
         rest = (deadline - self.state.now()).total_seconds()
@@ -178,37 +206,33 @@ class BootSequence:
             self._check_not_draining()
             if self.state.now() >= deadline:
                 done, size = progress.fetched + progress.kept, progress.total
-                raise StepError(
-                    f"model {self.settings.model}: {done} of {size} bytes fetched when the time limit was reached"
-                )
+                raise StepError(f"{what}: {done} of {size} bytes fetched when the time limit was reached")
 
         sync = Sync(
             store=store,
-            cache=cache,
-            model=self.settings.model,
+            cache=Cache(self.cache_root),
+            model=model,
             lock_limit_s=max(1.0, rest),
             raise_if_stopped=check_time,
         )
         try:
-            digest = served_digest(store, self.settings.model)
-            self.state.serve(digest)
-            self._model = self.bring(sync, digest, progress)
+            digest = served_digest(store, model)
+            serve(digest)
+            return digest, self.bring(sync, digest, progress)
         except (NoSpaceError, ManifestError) as error:
-            raise HopelessError(f"model {self.settings.model}: {error}") from error
+            raise HopelessError(f"{what}: {error}") from error
         except (CacheError, CorruptError, OSError, ValueError) as error:
-            raise StepError(f"model {self.settings.model}: {error}") from error
+            raise StepError(f"{what}: {error}") from error
         finally:
             counters = self.state.counters
             counters.bytes_fetched += progress.fetched
             counters.bytes_kept += progress.kept
             counters.cache_retries += progress.retries
-        self.lease.close()
-        self.lease.enter_context(cache.lease(digest))
 
     def bring(self, sync: Sync, digest: str, progress: Progress) -> Path:
         """Fetch a revision into the cache; in production only an approved one. Raises what `Sync.bring` raises."""
         check_approved(sync.store, sync.model, digest, self.settings.environment)
-        with timed(self.state.log, "cache", model=self.settings.model, digest=digest) as line:
+        with timed(self.state.log, "cache", model=sync.model, digest=digest) as line:
             try:
                 return sync.bring(digest, self.state.now(), progress)
             finally:
@@ -227,46 +251,44 @@ class BootSequence:
         """Return the text of the engine's unit. Raises HopelessError for invalid engine arguments."""
         assert self._model is not None
         settings = self.settings
-        serve = engine_container.Serve(
+        host, port = gate.listen_address(settings.engine.kind, self.services.cloud.address)
+        container = engine_container.EngineContainer(
             kind=settings.engine.kind,
             image=settings.engine.image,
-            model_path=PurePosixPath(self._model),
-            served_name=settings.served_name,
-            host=self.services.cloud.address,
-            shutdown_timeout_s=int(settings.drain_deadline.total_seconds()),
-            args=settings.engine.args,
             env=settings.engine.env,
+            accelerator=settings.accelerator,
+            server=EngineServer(
+                model_path=PurePosixPath(self._model),
+                served_name=settings.served_name,
+                host=host,
+                port=port,
+                shutdown_timeout_s=int(settings.drain_deadline.total_seconds()),
+                args=settings.engine.args,
+                adapters={name: PurePosixPath(path) for name, path in self._adapters.items()},
+            ),
         )
         try:
-            # The device of EFA, if the machine has one.
-            devices = [
-                device for device in ("/dev/infiniband",) if (self.services.root / device.lstrip("/")).exists()
-            ]
+            root = self.services.root
+            devices = driver.container_devices(root, self._accelerator.launch)
             return engine_container.engine_unit(
-                serve,
+                container,
                 cache_dir=PurePosixPath(self.cache_root),
-                key_file=PurePosixPath(engine_key.key_path(self.services.root)),
-                stopping_file=PurePosixPath(stop_marker.path_of(self.services.root)),
+                key_file=PurePosixPath(engine_key.key_path(root)),
+                stopping_file=PurePosixPath(stop_marker.path_of(root)),
                 devices=devices,
+                groups=driver.groups(root, devices),
             )
-        except engine_container.ArgumentError as error:
+        except ArgumentError as error:
             raise HopelessError(str(error)) from error
 
     def _engine(self, deadline: datetime) -> None:
         units = self.services.units
         self._exporter()
         another_key = engine_key.write_key(self.services.root, self.settings.engine.kind, self._engine_key())
-        changed = units.install(engine_container.UNIT, self.engine_unit()) or another_key
-        state = units.state(engine_container.UNIT)
-        if changed and state in (UnitState.ACTIVE, UnitState.ACTIVATING):
-            # The revision, key or arguments changed: stop the running engine first.
-            self.state.log.info("engine", outcome="stopping", detail="its unit or key changed")
-            units.stop(engine_container.UNIT)
-            self._wait_for(engine_container.UNIT, (UnitState.INACTIVE, UnitState.FAILED), deadline)
-            state = UnitState.INACTIVE
-        if state not in (UnitState.ACTIVE, UnitState.ACTIVATING):
-            self._check_not_draining()
-            units.start(engine_container.UNIT)
+        if self._has_gate:
+            self._gate(another_key, deadline)
+        changed = units.install(engine_container.UNIT, self.engine_unit()) or (another_key and not self._has_gate)
+        if self._start_unit(engine_container.UNIT, "engine", changed, deadline):
             self.state.counters.engine_starts += 1
             self.state.log.info("engine", outcome="started", starts=self.state.counters.engine_starts)
         self._node_exporter()
@@ -276,7 +298,7 @@ class BootSequence:
             # A systemd query costs a process; a query of the engine costs almost nothing.
             if look % _LOOKS_PER_STATE == 0 and units.state(engine_container.UNIT) is UnitState.FAILED:
                 self.state.log.error("engine", outcome="crashed", starts=self.state.counters.engine_starts)
-                hint = driver.driver_hint(driver.installed(self.services.root))
+                hint = driver.hint(self.services.root, self._accelerator.launch)
                 raise StepError(
                     f"the engine stopped during its start; the journal of {engine_container.UNIT} has its log{hint}"
                 )
@@ -284,6 +306,42 @@ class BootSequence:
                 raise StepError("the engine did not become healthy within its time limit")
             self._check_not_draining()
             self.services.sleep(_LOOK_AGAIN_S)
+        if self._has_gate and units.state(engine_gate.UNIT) is UnitState.FAILED:
+            raise StepError(f"the gate stopped during its start; the journal of {engine_gate.UNIT} has its log")
+
+    @property
+    def _accelerator(self) -> AcceleratorContract:
+        return ACCELERATORS[self.settings.accelerator]
+
+    @property
+    def _has_gate(self) -> bool:
+        return engine_container.launch_of(self.settings.engine.kind).gate is not None
+
+    def _gate_runs(self) -> bool:
+        return not self._has_gate or self.services.units.state(engine_gate.UNIT) is UnitState.ACTIVE
+
+    def _gate(self, another_key: bool, deadline: datetime) -> None:
+        """Start the gate. Restart it if its unit, its configuration or the key changed. Raises StepError."""
+        installed = gate.install(self.services.units, self.services.root, self.settings, self.services.cloud.address)
+        if self._start_unit(engine_gate.UNIT, "gate", installed or another_key, deadline):
+            self.state.log.info("gate", outcome="started")
+
+    def _start_unit(self, unit: str, event: str, changed: bool, deadline: datetime) -> bool:
+        """Start a unit that does not run; stop it first if it runs and changed. Return whether it was started.
+
+        `event` is for the log. Raises StepError, StoppedError.
+        """
+        units, running = self.services.units, (UnitState.ACTIVE, UnitState.ACTIVATING)
+        is_running = units.state(unit) in running
+        if is_running and changed:
+            self.state.log.info(event, outcome="stopping", detail="its unit or key changed")
+            units.stop(unit)
+            self._wait_for(unit, (UnitState.INACTIVE, UnitState.FAILED), deadline)
+        elif is_running:
+            return False
+        self._check_not_draining()
+        units.start(unit)
+        return True
 
     def _engine_key(self) -> str:
         """Return the engine's API key. Raises StepError without one: no engine starts without authentication."""
@@ -300,17 +358,16 @@ class BootSequence:
         return self._key
 
     def _exporter(self) -> None:
-        """Start the GPU exporter for the watchdogs. If it fails, the instance serves and shows a warning."""
-        text = engine_container.dcgm_unit(self.settings.dcgm_image, host=self.services.cloud.address)
-        self._start_second_unit(engine_container.DCGM_UNIT, text, warning="exporter")
+        """Start the exporter that the watchdogs read. If it fails, the instance serves and shows a warning."""
+        launch, image, host = self._accelerator.launch, self.settings.exporter_image, self.services.cloud.address
+        text = exporter_units.exporter_unit(launch, image=image, host=host, agent=self.services.agent)
+        self._start_second_unit(exporter_units.EXPORTER_UNIT, text, warning="exporter")
 
     def _node_exporter(self) -> None:
         """Start the exporter of host metrics, if the settings enable it. Operators use these metrics."""
-        if self.settings.node_exporter_image is not None:
-            text = engine_container.node_exporter_unit(
-                self.settings.node_exporter_image, host=self.services.cloud.address
-            )
-            self._start_second_unit(engine_container.NODE_EXPORTER_UNIT, text, warning="node exporter")
+        if (image := self.settings.node_exporter_image) is not None:
+            text = exporter_units.node_exporter_unit(image, host=self.services.cloud.address)
+            self._start_second_unit(exporter_units.NODE_EXPORTER_UNIT, text, warning="node exporter")
 
     def _start_second_unit(self, unit: str, text: str, *, warning: str) -> None:
         """Start a unit that the engine does not need. An error becomes a warning of the instance."""
@@ -332,7 +389,8 @@ class BootSequence:
     def _warm_up(self, _deadline: datetime) -> None:
         self.services.engine.warm_up(self._engine_key())
         cloud = self.services.cloud
-        report = health.check(cloud.address, health.expected_gpus(self.settings.cloud, cloud.machine_type))
+        expected = health.expected_gpus(self.settings.cloud, cloud.machine_type)
+        report = health.check(self._accelerator, cloud.address, expected)
         if report.broken:
             raise HopelessError(f"GPU: {report.broken}")
         self.state.warn("gpu", report.unknown)

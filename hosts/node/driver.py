@@ -1,75 +1,55 @@
-"""Checks, before the model is fetched, that the GPU driver is new enough for the engine.
+"""Checks, before the model is fetched, that the accelerators have a driver, and that it is new enough."""
 
-The kernel module writes its version to `/proc/driver/nvidia/version`. A program built with any CUDA release of one
-major version runs with the minimum driver of that major version (NVIDIA's table of minor version compatibility).
-"""
-
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from serving.engines import EngineKind
+from serving.accelerators.launch import AcceleratorLaunch
+from serving.engine_container import launch_of
 from serving.instance_settings import EngineSettings
 
-PLACE: Final = "proc/driver/nvidia/version"
-REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
-"""Environment variable in which a container states its requirement to NVIDIA's runtime, such as `cuda>=13.0`."""
-LEAST_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
-"""CUDA major version -> minimum driver branch."""
-BUILT_WITH: Final[Mapping[EngineKind, int]] = {EngineKind.VLLM: 12}
-"""Engine kind -> oldest CUDA major version that the engine is published for (vLLM: 12.9 and 13.0)."""
-_VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
-_NEEDS: Final = re.compile(r"cuda>=(\d+)(?:\.\d+)?")
-_NO_CHECK: Final = ("NVIDIA_DISABLE_REQUIRE", "VLLM_ENABLE_CUDA_COMPATIBILITY")
-"""Environment variables with which an engine uses its own user-mode libraries, or disables the check."""
+EFA: Final = "/dev/infiniband"
+"""The folder of network devices for engines that span machines."""
 
 
-def installed(root: Path) -> str | None:
+def container_devices(root: Path, launch: AcceleratorLaunch) -> tuple[str, ...]:
+    """Return the device files that the engine's container gets, as absolute paths of the machine."""
+    network = (EFA,) if (root / EFA.lstrip("/")).exists() else ()
+    return (*_accelerators(root, launch), *network)
+
+
+def _accelerators(root: Path, launch: AcceleratorLaunch) -> tuple[str, ...]:
+    found = {path for pattern in launch.access.files for path in root.glob(pattern.lstrip("/"))}
+    return tuple(sorted(f"/{path.relative_to(root)}" for path in found))
+
+
+def groups(root: Path, files: Iterable[str]) -> tuple[int, ...]:
+    """Return the groups of the machine that may open these files, sorted; without root's, which every engine has."""
+    found = {(root / path.lstrip("/")).stat().st_gid for path in files}
+    return tuple(sorted(found - {0}))
+
+
+def installed(root: Path, launch: AcceleratorLaunch) -> str | None:
     """Return the driver's version, such as `580.95.05`; None if no driver reports one."""
+    if launch.driver is None:
+        return None
     try:
-        found = _VERSION.search((root / PLACE).read_text("utf-8"))
+        found = launch.driver.pattern.search((root / launch.driver.place).read_text("utf-8"))
     except (OSError, ValueError):
         return None
     return found[1] if found else None
 
 
-def why_too_old(version: str, engine: EngineSettings) -> str | None:
-    """Return why the engine cannot run with this driver (name, value, fix); None if it can or has no known need."""
-    if _unchecked(engine.env):
+def why_unusable(root: Path, launch: AcceleratorLaunch, engine: EngineSettings) -> str | None:
+    """Return why the engine cannot run on this machine (name, value, fix); None if it can or nothing is known."""
+    if launch.access.files and not _accelerators(root, launch):
+        return f"devices: {', '.join(launch.access.files)}: none exists: {launch.no_driver}"
+    version = installed(root, launch)
+    if version is None or launch.driver is None:
         return None
-    stated = engine.env.get(REQUIRE)
-    stated_cuda = _NEEDS.fullmatch(stated.strip()) if stated is not None else None
-    if stated is not None and stated_cuda is None:
-        # NVIDIA's runtime evaluates alternatives and brands.
-        return None
-    cuda = int(stated_cuda[1]) if stated_cuda else BUILT_WITH[engine.kind]
-    least = LEAST_DRIVER.get(cuda)
-    if least is None or _branch(version) >= least:
-        return None
-    return (
-        f"GPU driver: is {version}, but an engine built with CUDA {cuda} needs {least} or newer: use a machine "
-        "image with that driver, or an engine image built with an older CUDA, stated in its env "
-        f"({REQUIRE}: cuda>=…)"
-    )
+    return launch.driver.why_too_old(version, engine.env, launch_of(engine.kind).cuda)
 
 
-def states_cuda(env: Mapping[str, str]) -> bool:
-    """Return whether an engine's environment states its driver requirement or disables the check."""
-    return REQUIRE in env or _unchecked(env)
-
-
-def driver_hint(version: str | None) -> str:
-    """Return a hint about the driver for an engine that did not start; empty if the driver is new enough for all."""
-    newest = max(LEAST_DRIVER)
-    if version is None or _branch(version) >= LEAST_DRIVER[newest]:
-        return ""
-    return f" (the GPU driver is {version}: an engine built with CUDA {newest} needs {LEAST_DRIVER[newest]})"
-
-
-def _unchecked(env: Mapping[str, str]) -> bool:
-    return any(env.get(name, "").strip().lower() in ("1", "true") for name in _NO_CHECK)
-
-
-def _branch(version: str) -> int:
-    return int(version.partition(".")[0])
+def hint(root: Path, launch: AcceleratorLaunch) -> str:
+    """Return a hint about the driver for an engine that did not start; empty without one."""
+    return "" if launch.driver is None else launch.driver.hint(installed(root, launch))

@@ -5,7 +5,6 @@ from pathlib import Path
 from gpufleet.domain.files import write_private
 from hosts.node.ports import StepError
 from serving import engine_container
-from serving.engines import CONTRACTS, EngineKind
 
 
 def key_path(root: Path) -> Path:
@@ -13,10 +12,19 @@ def key_path(root: Path) -> Path:
     return root / engine_container.KEY_FILE.relative_to("/")
 
 
-def write_key(root: Path, kind: EngineKind, key: str) -> bool:
+def read_key(root: Path) -> str | None:
+    """Return the key that the engine was started with; None without a readable key file."""
+    try:
+        _, separator, key = key_path(root).read_text("utf-8").strip().partition("=")
+    except (OSError, ValueError):
+        return None
+    return key if separator else None
+
+
+def write_key(root: Path, kind: str, key: str) -> bool:
     """Write the key file atomically. True if its content changed. Raises StepError."""
     path = key_path(root)
-    text = f"{CONTRACTS[kind].key_variable}={key}\n"
+    text = f"{engine_container.launch_of(kind).key_variable}={key}\n"
     try:
         if path.is_file() and path.read_text("utf-8") == text:
             return False

@@ -1,4 +1,4 @@
-"""Checks the health of the GPUs from the metrics of the GPU exporter."""
+"""Checks the health of the accelerators from the metrics of their exporter."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,16 +8,12 @@ from gpufleet.domain import catalogue
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.model import Cloud
 from hosts.node.local_http import fetch
-from serving import metrics
+from serving.accelerators.contract import AcceleratorContract
+from serving.accelerators.launch import EXPORTER_PORT
+from serving.accelerators.reading import read
 from serving.exposition import Sample, parse
 
 _TIMEOUT_S: Final = 3.0
-_FATAL: Final = (
-    (metrics.ECC_DOUBLE_BIT, "double-bit ECC errors"),
-    (metrics.ROW_REMAP_FAILURE, "remapping of memory rows has failed"),
-)
-HARMLESS_XIDS: Final = frozenset({0, 13, 31, 43, 45})
-"""XID errors that a program causes itself (13, 31, 43), or that only report a terminated program (45)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,35 +27,39 @@ class HealthReport:
 
 
 def expected_gpus(cloud: Cloud, machine_type: str) -> int | None:
-    """Return the number of GPUs of a machine type; None if the catalogue does not contain the type."""
+    """Return the number of devices of a machine type; None if the catalogue does not contain the type."""
     try:
         return catalogue.machine(cloud, machine_type).gpu_count
     except UnknownMachineError:
         return None
 
 
-def check(address: str, expected: int | None = None) -> HealthReport:
+def check(contract: AcceleratorContract, address: str, expected: int | None = None) -> HealthReport:
     """Query the exporter on this machine. Without an answer the health is unknown, which is not a defect."""
-    url = f"http://{address}:{metrics.PORTS[metrics.Source.DCGM]}/metrics"
+    url = f"http://{address}:{EXPORTER_PORT}/metrics"
     try:
-        return judge(parse(fetch(url, _TIMEOUT_S).decode()), expected)
+        return judge(contract, parse(fetch(url, _TIMEOUT_S).decode()), expected)
     except (OSError, ValueError) as error:
-        return HealthReport(unknown=f"the GPU exporter did not return metrics: {error}")
+        return HealthReport(unknown=f"the exporter of {contract.title}s did not return metrics: {error}")
 
 
-def judge(samples: Iterable[Sample], expected: int | None = None) -> HealthReport:
-    """Evaluate the exporter's metrics. `expected`: the number of GPUs of the machine type; None if unknown."""
-    page = [sample for sample in samples if not metrics.is_blank(sample.value)]
-    gpus = {sample.labels.get("UUID") for sample in page if sample.name == metrics.FB_USED.name}
-    if not gpus:
-        return HealthReport(unknown="the GPU exporter reports no GPU")
-    if expected is not None and len(gpus) < expected:
-        return HealthReport(broken=f"the GPU exporter reports {len(gpus)} of {expected} GPUs")
+def judge(contract: AcceleratorContract, samples: Iterable[Sample], expected: int | None = None) -> HealthReport:
+    """Evaluate the exporter's metrics. `expected`: the number of devices of the machine type; None if unknown."""
+    page, title = tuple(samples), contract.title
+    devices = _devices(contract, page)
+    if not devices:
+        return HealthReport(unknown=f"the exporter reports no {title}")
+    if expected is not None and len(devices) < expected:
+        found = f"the exporter reports {len(devices)} of {expected} {title}s"
+        return HealthReport(broken=found) if contract.launch.reports_all else HealthReport(unknown=found)
     for sample in page:
-        where = f"GPU {sample.labels.get('gpu')}"
-        if sample.name == metrics.XID_ERRORS.name and sample.value not in HARMLESS_XIDS:
-            return HealthReport(broken=f"{where}: XID error {sample.value:.0f}")
-        for metric, defect in _FATAL:
-            if sample.name == metric.name and sample.value > 0:
-                return HealthReport(broken=f"{where}: {defect} ({sample.value:.0f})")
+        if defect := contract.launch.defect(sample):
+            return HealthReport(broken=f"{title} {contract.identity.device_of(sample.labels)}: {defect}")
     return HealthReport()
+
+
+def _devices(contract: AcceleratorContract, page: Iterable[Sample]) -> set[str]:
+    """Return the devices with at least one measured value."""
+    reading = read(contract, page)
+    whole = {device for device, values in reading.devices.items() if values}
+    return whole | {key.device for key, unit in reading.units.items() if unit.values}

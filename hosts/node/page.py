@@ -40,9 +40,15 @@ def _values(state: NodeState) -> Iterator[tuple[Metric, list[tuple[dict[str, str
     yield metrics.NODE_CACHE_RETRIES, [({}, counters.cache_retries)]
     yield metrics.NODE_ENGINE_RESTARTS, [({}, counters.engine_starts)]
     if state.engine is not None:
-        identity = {"kind": state.engine.kind.value, "version": state.engine.version or ""}
+        identity = {"kind": state.engine.kind, "version": state.engine.version or ""}
         yield metrics.NODE_ENGINE_INFO, [(identity, 1.0)]
         yield metrics.NODE_ENGINE_MISSING, [({"name": name}, 1.0) for name in state.engine.missing]
+        if state.engine.process is not None:
+            yield metrics.NODE_ENGINE_STARTED, [({}, state.engine.process.started)]
+            yield metrics.NODE_ENGINE_CPU, [({}, state.engine.process.cpu_s)]
+    if (requests := state.gate_requests()) is not None:
+        yield metrics.NODE_ENGINE_REQUESTS, [({}, requests.opened)]
+        yield metrics.NODE_ENGINE_PASSED, [({}, requests.passed)]
     yield metrics.NODE_DRAINING, [({}, float(order is not None))]
     if order is not None:
         yield metrics.NODE_DRAIN_DEADLINE, [({"reason": order.reason}, order.deadline.timestamp())]

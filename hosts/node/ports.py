@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Protocol
 
 from serving.cache.store import ObjectStore
-from serving.engines import EngineKind
 
 
 class UnitState(StrEnum):
@@ -97,14 +96,36 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateRequests:
+    """What the gate in front of the engine counts."""
+
+    opened: int
+    """Requests that are open now."""
+    passed: int
+    """Requests passed to the engine since the gate started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTimes:
+    """Times of a process."""
+
+    started: float
+    """Unix seconds."""
+    cpu_s: float
+    """User and system time of it and its children, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineIdentity:
     """Which engine runs."""
 
-    kind: EngineKind
+    kind: str
     version: str | None = None
-    """As the engine reports it; None: not reported."""
+    """As the engine reports it; for an engine that does not, as the settings state it; None: unknown."""
     missing: tuple[str, ...] = ()
     """Names that its contract needs and its page lacks."""
+    process: ProcessTimes | None = None
+    """Times of its main process; None: unknown."""
 
 
 class EngineClient(Protocol):
@@ -114,6 +135,10 @@ class EngineClient(Protocol):
 
     def load(self) -> EngineLoad | None:
         """Return the load; None if unknown."""
+        ...
+
+    def gate_requests(self) -> GateRequests | None:
+        """Return the requests that its gate counts; None without a gate or an answer."""
         ...
 
     def identity(self) -> EngineIdentity:

@@ -14,7 +14,7 @@ from gpufleet.domain.files import write_atomically
 from gpufleet.domain.model import Phase
 from gpufleet.logs import Log, log_change
 from hosts.node.drain import Order, merge
-from hosts.node.ports import EngineIdentity
+from hosts.node.ports import EngineIdentity, GateRequests
 
 VERSION: Final = 1
 LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
@@ -72,6 +72,8 @@ class NodeState:
         self.engine_well = False
         self.engine: EngineIdentity | None = None
         """The engine that answered last; None: none has answered since this agent started."""
+        self.gate_requests: Callable[[], GateRequests | None] = lambda: None
+        """Asks the gate in front of the engine, each time that the metrics page is read: the answer has no lag."""
         self.rebalance_advised = False
         self.staged: str | None = None
         """The revision that the bucket declares as served, once it is in the cache."""
@@ -90,6 +92,7 @@ class NodeState:
         self._since = now()
         self._error: str | None = None
         self._digest: str | None = None
+        self._adapters: Mapping[str, str] = {}
         self._has_served = False
         self._order: Order | None = None
         self._steps: list[BootStep] = []
@@ -113,6 +116,11 @@ class NodeState:
     def digest(self) -> str | None:
         """The revision that is served or being loaded."""
         return self._digest
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """The revision of each adapter that is served or being loaded, by its name in requests."""
+        return self._adapters
 
     @property
     def has_served(self) -> bool:
@@ -171,6 +179,12 @@ class NodeState:
         """Set the revision that is being loaded."""
         with self._lock:
             self._digest = digest
+            self._save()
+
+    def serve_adapters(self, digests: Mapping[str, str]) -> None:
+        """Set the revisions of the adapters that are being loaded."""
+        with self._lock:
+            self._adapters = dict(digests)
             self._save()
 
     def warn(self, subject: str, message: str | None) -> None:
@@ -233,6 +247,7 @@ class NodeState:
                 "notice_at": rfc3339(order.notice_at) if order and order.notice_at else None,
                 "model_digest": self._digest,
                 "model_staged": self.staged,
+                "adapters": dict(self._adapters),
                 "switching_to": self.switching_to,
                 "switch_error": self.switch_error,
                 "has_served": self._has_served,
@@ -261,6 +276,7 @@ class NodeState:
             "since": rfc3339(self._since),
             "error": self._error,
             "digest": self._digest,
+            "adapters": dict(self._adapters),
             "has_served": self._has_served,
             "order": None if order is None else _written(order),
         }
@@ -285,6 +301,7 @@ class NodeState:
                 self._phase, self._error = phase, value["error"]
                 self._since = datetime.fromisoformat(value["since"])
             self._digest, self._has_served = value["digest"], bool(value["has_served"])
+            self._adapters = dict(value.get("adapters", {}))
         except (OSError, ValueError, KeyError, TypeError):
             # No file, or one truncated by a full disk: the boot steps determine the state.
             return

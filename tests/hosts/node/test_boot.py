@@ -9,7 +9,8 @@ import pytest
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import Phase
 from hosts.node.ports import StepError, UnitState
-from serving import engine_container
+from serving import engine_container, engine_gate, exporter_units
+from serving.instance_settings import EngineSettings
 from tests.fixtures.node.fake_node import Machine, settings
 
 
@@ -105,7 +106,7 @@ def test_invalid_engine_arguments_fail_without_a_retry(bucket: Path, tmp_path: P
 
 def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Machine) -> None:
     def refuse(name: str) -> UnitState:
-        if name == engine_container.DCGM_UNIT:
+        if name == exporter_units.EXPORTER_UNIT:
             raise StepError("docker: no such image")
         return UnitState.ACTIVE
 
@@ -116,7 +117,7 @@ def test_without_its_exporter_an_instance_serves_and_shows_a_warning(machine: Ma
 
 def test_a_node_exporter_runs_only_if_the_settings_enable_it(machine: Machine) -> None:
     assert machine.boot.run()
-    assert engine_container.NODE_EXPORTER_UNIT not in machine.units.texts
+    assert exporter_units.NODE_EXPORTER_UNIT not in machine.units.texts
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["it starts", "it does not"])
@@ -125,16 +126,16 @@ def test_a_node_exporter_is_optional(bucket: Path, tmp_path: Path, refused: bool
     machine = Machine(root=tmp_path, bucket=bucket, settings=wants)
 
     def refuse(name: str) -> UnitState:
-        if refused and name == engine_container.NODE_EXPORTER_UNIT:
+        if refused and name == exporter_units.NODE_EXPORTER_UNIT:
             raise StepError("docker: no such image")
         return UnitState.ACTIVE
 
     machine.units.on_start = refuse
     assert machine.boot.run()
     assert machine.state.agent_check() == "up ready"
-    assert f"{machine.cloud.address}:9100" in machine.units.texts[engine_container.NODE_EXPORTER_UNIT]
+    assert f"{machine.cloud.address}:9100" in machine.units.texts[exporter_units.NODE_EXPORTER_UNIT]
     started = [name for _, name in machine.units.calls]
-    assert started.index(engine_container.UNIT) < started.index(engine_container.NODE_EXPORTER_UNIT), (
+    assert started.index(engine_container.UNIT) < started.index(exporter_units.NODE_EXPORTER_UNIT), (
         "the engine waits for nothing"
     )
     warning = machine.state.status()["warnings"].get("node exporter", "")
@@ -221,3 +222,77 @@ def test_a_truncated_state_file_is_ignored(machine: Machine) -> None:
     file.write_text(json.dumps({"phase": "drained"})[:-3])
     machine.restart_agent()
     assert machine.state.phase is Phase.BOOTING
+
+
+TRTLLM = settings(
+    engine=EngineSettings(kind="trtllm", image="engine@sha256:0"), gate_image="gpu-fleet/haproxy@sha256:2"
+)
+
+
+@pytest.fixture
+def gated(bucket: Path, tmp_path: Path) -> Machine:
+    """A machine whose engine needs a gate."""
+    return Machine(root=tmp_path, bucket=bucket, settings=TRTLLM)
+
+
+def test_a_gate_starts_before_an_engine_that_has_no_key(gated: Machine) -> None:
+    assert gated.boot.run()
+    starts = [unit for call, unit in gated.units.calls if call == "start"]
+    assert starts.index(engine_gate.UNIT) < starts.index(engine_container.UNIT)
+    engine, gate = gated.units.texts[engine_container.UNIT], gated.units.texts[engine_gate.UNIT]
+    assert "--env-file" not in engine
+    assert f"--env-file={gated.root}/run/gpu-fleet/engine.env" in gate
+    assert f"After=network-online.target docker.service {engine_gate.UNIT}" in engine.splitlines()
+    config = gated.root / "run/gpu-fleet/engine-gate.cfg"
+    assert gated.cloud.engine_key not in config.read_text("utf-8") + gate
+    assert f"--volume={config}:" in gate
+
+
+def test_an_engine_that_needs_a_gate_does_not_start_without_its_image(bucket: Path, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path, bucket=bucket, settings=replace(TRTLLM, gate_image=None))
+    assert not machine.boot.run()
+    error = machine.state.status()["error"]
+    assert "gate_image: is missing; trtllm cannot protect itself: set machines.gate_image" in error
+    assert ("start", engine_container.UNIT) not in machine.units.calls
+
+
+def test_another_key_restarts_the_gate_and_leaves_the_engine_alone(gated: Machine) -> None:
+    gated.boot.run()
+    gated.cloud.engine_key = "f" * 64
+    # the agent boots again, because the gate is not yet active
+    gated.units.states[engine_gate.UNIT] = UnitState.ACTIVATING
+    gated.restart_agent()
+    gated.units.calls.clear()
+    assert gated.boot.run()
+    assert [call for call in gated.units.calls if call[1] == engine_gate.UNIT] == [
+        ("stop", engine_gate.UNIT),
+        ("start", engine_gate.UNIT),
+    ]
+    assert ("stop", engine_container.UNIT) not in gated.units.calls
+    assert ("start", engine_container.UNIT) not in gated.units.calls
+
+
+def test_a_restarted_agent_starts_a_gate_that_does_not_run(gated: Machine) -> None:
+    gated.boot.run()
+    gated.units.states[engine_gate.UNIT] = UnitState.INACTIVE
+    gated.restart_agent()
+    gated.units.calls.clear()
+    assert gated.boot.run()
+    assert ("start", engine_gate.UNIT) in gated.units.calls
+    assert ("start", engine_container.UNIT) not in gated.units.calls
+
+
+def test_the_agent_starts_a_gate_that_systemd_gave_up(gated: Machine) -> None:
+    gated.boot.run()
+    gated.units.states[engine_gate.UNIT] = UnitState.FAILED
+    gated.units.calls.clear()
+    gated.engine.silent = True
+    gated.pass_time(timedelta(seconds=3))
+    assert gated.units.calls[0] == ("start", engine_gate.UNIT)
+    assert ("start", engine_container.UNIT) not in gated.units.calls
+
+
+def test_a_gate_that_fails_at_its_start_fails_the_boot_with_its_name(gated: Machine) -> None:
+    gated.units.on_start = lambda name: UnitState.FAILED if name == engine_gate.UNIT else UnitState.ACTIVE
+    assert not gated.boot.run()
+    assert f"the journal of {engine_gate.UNIT} has its log" in gated.state.status()["error"]

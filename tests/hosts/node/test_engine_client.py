@@ -5,13 +5,15 @@ import socketserver
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pytest
 
 from hosts.node import health, local_http
-from hosts.node.engine_client import HttpEngine
-from hosts.node.ports import EngineLoad, StepError
-from serving.engines import CONTRACTS, EngineKind
+from hosts.node.engine_client import EngineUrls, HttpEngine
+from hosts.node.ports import EngineLoad, GateRequests, StepError
+from serving.accelerators import CONTRACTS as ACCELERATORS
+from serving.engines import CONTRACTS
 from tests.fixtures.networks import served
 
 PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
@@ -53,7 +55,7 @@ def serve() -> Generator[Callable[[Response], str]]:
 
 
 def engine(url: str) -> HttpEngine:
-    return HttpEngine(url, "chat", CONTRACTS[EngineKind.VLLM])
+    return HttpEngine(url, "chat", CONTRACTS["vllm"])
 
 
 BROKEN = [
@@ -123,8 +125,87 @@ def test_the_engine_is_identified_by_its_own_report(
     found = engine(serve(at_path({"/metrics": PAGE, "/version": document})))
     assert found.load() == EngineLoad(running=3, waiting=1)
     identity = found.identity()
-    assert (identity.kind, identity.version) == (EngineKind.VLLM, version)
+    assert (identity.kind, identity.version) == ("vllm", version)
     assert identity.missing == ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+
+
+SGLANG_PAGE = (
+    b'sglang:num_running_reqs{tp_rank="0"} 0\nsglang:num_queue_reqs{tp_rank="0"} 1\n'
+    b'sglang:realtime_tokens_total{mode="decode",tp_rank="0"} 9\n'
+    b'sglang:http_requests_active{endpoint="/v1/completions",method="POST"} 2\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [pytest.param("a" * 64, "0.5.23", id="with its key"), pytest.param(None, None, id="without")]
+)
+def test_sglang_reports_its_release_to_callers_with_its_key(
+    serve: Callable[[Response], str], key: str | None, version: str | None
+) -> None:
+    def respond(connection: socket.socket, request: bytes) -> None:
+        path = request.split()[1]
+        if path == b"/metrics":
+            connection.sendall(whole(SGLANG_PAGE))
+        elif path == b"/v1/loads" and b"Bearer " + b"a" * 64 in request:
+            connection.sendall(whole(b'{"version": "0.5.23"}'))
+        else:
+            connection.sendall(whole(b"{}", "401 Unauthorized"))
+
+    found = HttpEngine(serve(respond), "chat", CONTRACTS["sglang"], lambda: key)
+    assert found.load() == EngineLoad(running=2, waiting=1), "a request that the scheduler has not reported yet"
+    assert found.identity().version == version
+
+
+LMDEPLOY_PAGE = (
+    b"lmdeploy:num_requests_running 1\nlmdeploy:num_requests_waiting 0\nlmdeploy:num_api_requests_waiting 0\n"
+)
+
+
+def test_an_engine_without_a_report_has_the_release_of_the_settings(serve: Callable[[Response], str]) -> None:
+    asked: list[bytes] = []
+
+    def respond(connection: socket.socket, request: bytes) -> None:
+        asked.append(request.split()[1])
+        connection.sendall(whole(LMDEPLOY_PAGE))
+
+    client = HttpEngine(serve(respond), "chat", CONTRACTS["lmdeploy"], stated_version="0.16.0")
+    assert client.load() == EngineLoad(running=1, waiting=0)
+    assert client.identity().version == "0.16.0"
+    assert asked == [b"/metrics"], "it has no path to ask for a release"
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "document", "healthy"),
+    [
+        pytest.param("lmdeploy", "/health", b'{"status": "healthy"}', True, id="LMDeploy serves"),
+        pytest.param("lmdeploy", "/health", b'{"status": "sleeping"}', False, id="LMDeploy sleeps"),
+        pytest.param("dynamo", "/v1/models", b'{"data": [{"id": "chat"}]}', True, id="Dynamo has a model"),
+        pytest.param("dynamo", "/v1/models", b'{"data": []}', False, id="Dynamo's worker loads its model"),
+        pytest.param("dynamo", "/v1/models", b"[]", False, id="not a document"),
+        pytest.param("dynamo", "/v1/models", b"", False, id="no content"),
+        pytest.param("triton", "/health/ready", b"", True, id="Triton's status is enough"),
+    ],
+)
+def test_a_200_is_healthy_only_with_the_content_that_the_contract_requires(
+    serve: Callable[[Response], str], kind: str, path: str, document: bytes, healthy: bool
+) -> None:
+    assert HttpEngine(serve(at_path({path: document})), "chat", CONTRACTS[kind]).healthy() is healthy
+
+
+@pytest.mark.parametrize(
+    ("document", "version"),
+    [
+        pytest.param(b'{"version": "0.32.0"}', "0.32.0", id="the engine reports another one"),
+        pytest.param(b"{}", "0.31.0", id="the engine reports none"),
+    ],
+)
+def test_the_engines_own_report_precedes_the_settings(
+    serve: Callable[[Response], str], document: bytes, version: str
+) -> None:
+    url = serve(at_path({"/metrics": PAGE, "/version": document}))
+    client = HttpEngine(url, "chat", CONTRACTS["vllm"], stated_version="0.31.0")
+    assert client.load() is not None
+    assert client.identity().version == version
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'{"choices": []}', b"{", b"\xff"])
@@ -149,7 +230,67 @@ def test_an_aborted_exporter_answer_breaks_nothing(
     serve: Callable[[Response], str], respond: Response, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, port = serve(respond).removeprefix("http://").split(":")
-    monkeypatch.setitem(health.metrics.PORTS, health.metrics.Source.DCGM, int(port))
-    report = health.check(host, 1)
+    monkeypatch.setattr(health, "EXPORTER_PORT", int(port))
+    report = health.check(ACCELERATORS["nvidia"], host, 1)
     assert report.broken is None
     assert report.unknown is not None
+
+
+STALE = b"trtllm_num_requests_running 5\ntrtllm_num_requests_waiting 2\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "load", "requests"),
+    [
+        pytest.param(whole(b"0 7\n"), EngineLoad(running=0, waiting=0), GateRequests(opened=0, passed=7), id="idle"),
+        pytest.param(whole(b"3 9\n"), EngineLoad(running=3, waiting=0), GateRequests(opened=3, passed=9), id="busy"),
+        pytest.param(whole(b"", "503 Service Unavailable"), None, None, id="no answer"),
+        pytest.param(whole(b"many"), None, None, id="no numbers"),
+    ],
+)
+def test_the_load_behind_a_gate_is_what_the_gate_counts(
+    serve: Callable[[Response], str], count: bytes, load: EngineLoad | None, requests: GateRequests | None
+) -> None:
+    """The engine's own gauges keep their values after the last request."""
+    page = serve(sends(whole(STALE)))
+    urls = EngineUrls(api=page, metrics=page, clients=page, count=serve(sends(count)))
+    found = HttpEngine(urls, "chat", CONTRACTS["trtllm"])
+    assert found.load() == load
+    assert found.gate_requests() == requests
+
+
+def test_without_its_gate_the_load_of_such_an_engine_is_unknown(serve: Callable[[Response], str]) -> None:
+    found = HttpEngine(serve(sends(whole(STALE))), "chat", CONTRACTS["trtllm"])
+    assert found.load() is None
+    assert found.gate_requests() is None
+
+
+@pytest.mark.parametrize(
+    ("body", "healthy"),
+    [
+        pytest.param(b'{"status": "healthy"}', True, id="healthy"),
+        pytest.param(b'{"status": "sleeping"}', False, id="asleep"),
+        pytest.param(b'["healthy"]', False, id="another document"),
+        pytest.param(b"healthy", False, id="text"),
+    ],
+)
+def test_an_engine_is_healthy_only_with_the_status_of_its_contract(
+    serve: Callable[[Response], str], body: bytes, healthy: bool
+) -> None:
+    assert HttpEngine(serve(sends(whole(body))), "chat", CONTRACTS["lmdeploy"]).healthy() is healthy
+
+
+def test_an_engine_behind_a_gate_is_asked_on_loopback_and_used_through_the_gate() -> None:
+    assert EngineUrls.of(CONTRACTS["trtllm"], "10.0.0.7", 8000) == EngineUrls(
+        api="http://127.0.0.1:8001",
+        metrics="http://127.0.0.1:8001",
+        clients="http://10.0.0.7:8000",
+        count="http://127.0.0.1:9502/",
+    )
+    everything = "http://10.0.0.7:8000"
+    assert EngineUrls.of(CONTRACTS["vllm"], "10.0.0.7", 8000) == EngineUrls(
+        api=everything, metrics=everything, clients=everything
+    )
+    trtllm = CONTRACTS["trtllm"]
+    own_port = replace(trtllm, probes=replace(trtllm.probes, metrics_port=8002))
+    assert EngineUrls.of(own_port, "10.0.0.7", 8000).metrics == "http://127.0.0.1:8002"

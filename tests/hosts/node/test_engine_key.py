@@ -9,7 +9,6 @@ from gpufleet.domain.model import Phase
 from hosts.node import engine_key
 from hosts.node.ports import StepError, UnitState
 from serving import engine_container
-from serving.engines import EngineKind
 from tests.fixtures.node.fake_node import Machine
 from tests.fixtures.signing import ENGINE_KEY as KEY
 
@@ -88,7 +87,7 @@ def test_an_engine_with_another_key_is_restarted_and_one_with_this_key_is_not(ma
 def test_an_error_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
     with pytest.raises(StepError, match="engine's key cannot be written to .*/run/gpu-fleet/engine.env"):
-        engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
+        engine_key.write_key(tmp_path, "vllm", KEY)
 
 
 def test_a_partially_written_file_is_ignored(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_a_partially_written_file_is_ignored(tmp_path: Path) -> None:
     half_done = place.with_name(f".{place.name}.part")
     half_done.write_text("VLLM_API")
     half_done.chmod(0o644)
-    assert engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
-    assert not engine_key.write_key(tmp_path, EngineKind.VLLM, KEY)
+    assert engine_key.write_key(tmp_path, "vllm", KEY)
+    assert not engine_key.write_key(tmp_path, "vllm", KEY)
     assert [path.name for path in place.parent.iterdir()] == [place.name]
     assert place.stat().st_mode & 0o777 == 0o600

@@ -9,23 +9,23 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from serving import engine_container
-from serving.engine_container import Serve
-from serving.engines import EngineKind
+from serving import engine_container, exporter_units
+from serving.accelerators import CONTRACTS
+from serving.engine_container import EngineContainer
+from serving.engines.launch import EngineServer
 
-SERVE = Serve(
-    kind=EngineKind.VLLM,
+CONTAINER = EngineContainer(
+    kind="vllm",
     image="vllm@sha256:" + "a" * 64,
-    model_path=PurePosixPath("/m"),
-    served_name="chat",
-    host="10.0.0.1",
-    shutdown_timeout_s=90,
+    server=EngineServer(
+        model_path=PurePosixPath("/m"), served_name="chat", host="10.0.0.1", port=8000, shutdown_timeout_s=90
+    ),
 )
 ADDRESS = "169.254.169.254"
 
 
 def before_each_start() -> list[list[str]]:
-    unit = engine_container.engine_unit(SERVE, cache_dir=PurePosixPath("/c"))
+    unit = engine_container.engine_unit(CONTAINER, cache_dir=PurePosixPath("/c"))
     lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     return [shlex.split(line) for line in lines if "tables" in line]
 
@@ -78,7 +78,7 @@ def test_the_engines_user_reaches_name_servers_but_no_metadata(tmp_path: Path) -
 )
 def test_the_gpu_exporter_answers_and_opens_no_connections(tmp_path: Path) -> None:
     """The exporter is root of the machine, so the rule that reserves metadata for root does not block it."""
-    unit = engine_container.dcgm_unit("dcgm@sha256:" + "b" * 64, host="10.0.0.1")
+    unit = exporter_units.exporter_unit(CONTRACTS["nvidia"].launch, image="dcgm@sha256:" + "b" * 64, host="10.0.0.1")
     lines = [line.partition("=")[2] for line in unit.splitlines() if line.startswith("ExecStartPre=")]
     rules = [line.removeprefix("-") for line in lines if "iptables" in line] * 2
     serve = tmp_path / "serve.py"
@@ -90,14 +90,14 @@ def test_the_gpu_exporter_answers_and_opens_no_connections(tmp_path: Path) -> No
         "sys.stdin.read()\n"
     )
     python, made = shlex.quote(str(Path(sys.executable).resolve())), "\n".join(rules)
-    exporter = f"setpriv --regid {engine_container.EXPORTER_GROUP} --clear-groups"
+    exporter = f"setpriv --regid {exporter_units.EXPORTER_GROUP} --clear-groups"
     script = f"""
     ip link set lo up && ip address add {ADDRESS}/32 dev lo || exit 9
     {made}
     mkfifo {tmp_path}/end; exec 3<>{tmp_path}/end
     {exporter} {python} {serve} <{tmp_path}/end >{tmp_path}/up &
     until grep -q up {tmp_path}/up; do :; done
-    iptables -S OUTPUT | grep -c 'gid-owner {engine_container.EXPORTER_GROUP}'
+    iptables -S OUTPUT | grep -c 'gid-owner {exporter_units.EXPORTER_GROUP}'
     {exporter} bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo exporter
     bash -c ": <>/dev/tcp/{ADDRESS}/80" && echo root
     bash -c "cat </dev/tcp/{ADDRESS}/9400 & sleep 1; kill %1" && echo

@@ -26,7 +26,7 @@ from hosts.node.ports import Disks, EngineClient, EngineLoad, StepError, Units, 
 from hosts.node.systemd import Systemd
 from localcloud import tiny_model
 from serving.engine_container import UNIT
-from serving.engines import CONTRACTS, EngineKind
+from serving.engines import CONTRACTS
 from tests.fixtures.node.fake_node import FakeDisks, FakeEngine, FakeUnits
 
 NAME = "contract.service"
@@ -157,7 +157,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         server.server_close()
 
     host, port = server.socket.getsockname()[:2]
-    yield Engine(HttpEngine(f"http://{host}:{port}", "chat", CONTRACTS[EngineKind.VLLM]), stop)
+    yield Engine(HttpEngine(f"http://{host}:{port}", "chat", CONTRACTS["vllm"]), stop)
     if thread.is_alive():
         stop()
 
@@ -166,7 +166,7 @@ def test_an_engine_without_requests_is_healthy_and_has_no_load(engine: Engine) -
     assert engine.client.healthy()
     assert engine.client.load() == EngineLoad(running=0, waiting=0)
     identity = engine.client.identity()
-    assert identity.kind is EngineKind.VLLM and not identity.missing
+    assert identity.kind == "vllm" and not identity.missing
     engine.client.warm_up("key")
     assert engine.client.load() == EngineLoad(running=0, waiting=0), "the warm-up is complete"
 

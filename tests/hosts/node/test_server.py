@@ -16,7 +16,7 @@ from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain import orders
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.http_server import ServerLimits
-from hosts.node.ports import CloudNotice, Notice
+from hosts.node.ports import CloudNotice, EngineIdentity, Notice, ProcessTimes
 from serving.exposition import parse
 from tests.fixtures import signing
 from tests.fixtures.node.endpoints import AgentServers
@@ -147,6 +147,20 @@ def test_metrics_contain_the_phase(servers: AgentServers) -> None:
     assert samples["gpufleet_node_phase", "failed"] == 0
     assert ("gpufleet_node_drain_deadline_timestamp_seconds", None) not in samples
     assert all(sample.labels["pool"] == "chat" for sample in parse(answer.text))
+
+
+def test_metrics_identify_the_engine_and_what_it_lacks(servers: AgentServers) -> None:
+    servers.machine.state.engine = EngineIdentity(
+        kind="sglang",
+        version="0.5.23",
+        missing=("sglang:token_usage",),
+        process=ProcessTimes(started=1.0, cpu_s=2.0),
+    )
+    samples = {s.name: s for s in parse(httpx.get(f"{servers.url}/metrics", timeout=60).text)}
+    engine = samples["gpufleet_node_engine_info"]
+    assert (engine.labels["kind"], engine.labels["version"], engine.value) == ("sglang", "0.5.23", 1)
+    assert samples["gpufleet_node_engine_missing"].labels["name"] == "sglang:token_usage"
+    assert samples["gpufleet_node_engine_cpu_seconds_total"].value == 2
 
 
 def test_metrics_contain_the_reason_of_a_drain(servers: AgentServers) -> None:

@@ -31,6 +31,15 @@ def test_a_node_exporter_is_optional(tmp_path: Path, image: str | None) -> None:
     assert load(file).node_exporter_image == image
 
 
+@pytest.mark.parametrize("version", [None, "0.16.0"], ids=["none: as earlier stacks write it", "a release"])
+def test_a_release_of_the_engine_is_optional(tmp_path: Path, version: str | None) -> None:
+    file = tmp_path / "instance.json"
+    written_settings = to_json(replace(WRITTEN, engine=replace(WRITTEN.engine, version=version)))
+    file.write_text(json.dumps(written_settings))
+    assert ("version" in written_settings["engine"]) == (version is not None)
+    assert load(file).engine.version == version
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
