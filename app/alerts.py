@@ -173,7 +173,7 @@ def _anomalies(
 
 def _report(document: FleetDocument, query: CostQuery, interval: Interval, now: datetime) -> Report:
     window = Window(since=interval[0], until=interval[1], now=now, timezone="UTC")
-    return query.report(scope_of(document, window, True))
+    return query.report(scope_of(document, window, True), with_energy=False)
 
 
 def _figure(report: Report, pool: str | None) -> Figure:

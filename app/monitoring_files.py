@@ -12,6 +12,7 @@ from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from hosts.monitoring import alertmanager, alerts, dashboards, prometheus
 from hosts.monitoring.rules import RuleSettings
+from serving.engines import CONTRACTS
 
 RULES: Final = "rules.yml"
 
@@ -52,6 +53,8 @@ def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequen
         alertmanagers=(addresses.alertmanager,),
         rule_files=(RULES,),
         node_exporter=document.node_exporter,
+        # of all kinds: after a change of a pool's engine, instances run the previous one until they are replaced
+        engines=tuple(CONTRACTS),
     )
     webhook = alertmanager.AlertmanagerSettings(
         webhook=f"http://{addresses.console}/alerts", token_file=str(addresses.token_file)

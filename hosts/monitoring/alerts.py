@@ -14,7 +14,9 @@ from gpufleet.domain.durations import render as render_duration
 from gpufleet.settings.document.alerts import AlertSettings
 from hosts.monitoring import rules
 from hosts.monitoring.rules import RuleSettings, recording_group
-from serving import metrics
+from serving import metrics, recorded
+from serving.accelerators import metrics as accelerators
+from serving.accelerators.queries import DEVICE_LABEL, scaled
 
 RUNBOOK: Final = "docs/runbook.md"
 
@@ -27,6 +29,7 @@ _WATCHDOG: Final = "{{ $labels.watchdog }}"
 _QUOTA: Final = "{{ $labels.quota }}"
 _WHAT: Final = "{{ $labels.what }}"
 _ROUTER: Final = f'{{job="{metrics.ROUTER_JOB}"}}'
+_ACCELERATOR: Final = metrics.Source.ACCELERATOR.value
 _NUMBER: Final = "{{ $value }}"
 _VALUE: Final = "{{ $value | humanize }}"
 _PERCENT: Final = "{{ $value | humanizePercentage }}"
@@ -91,25 +94,27 @@ def _minutes(count: int) -> timedelta:
 
 
 def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
-    memory, growth = rules.GPU_MEMORY, settings.gpu_memory_growth
-    errors = f"increase({rules.GPU_ECC_ERRORS}[1h]) > 0 or {metrics.ROW_REMAP_FAILURE} == 1"
+    memory, growth = recorded.GPU_MEMORY, settings.gpu_memory_growth
+    healthy = f"min by ({rules.BY_INSTANCE}, {DEVICE_LABEL}) {scaled(accelerators.HEALTHY)}"
+    errors = f"increase({recorded.GPU_ECC_ERRORS}[1h]) > 0 or {healthy} == 0"
     # Report an error even if its series ends with the GPU or the instance.
     xid = f"max_over_time(({metrics.XID_ERRORS} > 0 and {metrics.XID_ERRORS} < 1000)[2m:])"
-    # Identify a GPU by UUID: after a restart, an exporter can give the same GPU other labels.
-    each = f"{rules.BY_INSTANCE}, UUID"
-    known = f"count by ({each}) (last_over_time({metrics.XID_ERRORS}[1h]))"
-    missing = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({metrics.XID_ERRORS}))"
+    # Power and health are reported at rest, too. After a restart, an exporter can give the same GPU other labels.
+    each = f"{rules.BY_INSTANCE}, {DEVICE_LABEL}"
+    always = f'{{__name__=~"{accelerators.POWER}|{accelerators.HEALTHY}"}}'
+    known = f"count by ({each}) (last_over_time({always}[1h]))"
+    missing = f"count by ({rules.BY_INSTANCE}) ({known} unless count by ({each}) ({always}))"
     return (
         Alert(
             name="GpuWasted",
-            expression=f"{rules.POOL_GPU_ACTIVE} < {settings.gpu_active_below}",
+            expression=f"{recorded.POOL_GPU_ACTIVE} < {settings.gpu_active_below}",
             lasts=settings.gpu_active_for,
             severity=Severity.TICKET,
             summary=f"Pool {_POOL} uses {_PERCENT} of its GPUs' time",
         ),
         Alert(
             name="GpuSaturated",
-            expression=f"{rules.POOL_GPU_ACTIVE} > {settings.gpu_active_above}",
+            expression=f"{recorded.POOL_GPU_ACTIVE} > {settings.gpu_active_above}",
             lasts=settings.gpu_active_for,
             severity=Severity.TICKET,
             summary=f"The GPUs of pool {_POOL} are busy {_PERCENT} of the time",
@@ -123,7 +128,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="GpuHot",
-            expression=f"{rules.GPU_TEMPERATURE} > {settings.temperature_above}",
+            expression=f"{recorded.GPU_TEMPERATURE} > {settings.temperature_above}",
             lasts=_minutes(5),
             severity=Severity.TICKET,
             summary=f"A GPU of {_INSTANCE} ({_POOL}) is at {_NUMBER} °C",
@@ -137,7 +142,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="GpuGone",
-            expression=f'{missing} > 0 and on (instance_id) up{{job="dcgm"}} == 1',
+            expression=f'{missing} > 0 and on (instance_id) up{{job="{_ACCELERATOR}"}} == 1',
             # An exporter that has just started reports no GPU before its first collection.
             lasts=_minutes(2),
             severity=Severity.TICKET,
@@ -148,7 +153,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
 
 def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
     boot = f'sum by ({rules.BY_INSTANCE}) ({metrics.NODE_BOOT_SECONDS}{{step=~"cache|engine|warm-up"}})'
-    running = f"avg_over_time({rules.RUNNING}[10m])"
+    running = f"avg_over_time({recorded.RUNNING}[10m])"
     # An instance that boots or drains receives none of the waiting requests.
     away = f'{metrics.NODE_PHASE}{{phase="ready"}} == 0'
     return (
@@ -156,7 +161,7 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
         *_tokens(settings),
         Alert(
             name="BatchesTooSmall",
-            expression=f"({running} < {settings.running_below} and on ({rules.BY_POOL}) {rules.POOL_WAITING} > 0)"
+            expression=f"({running} < {settings.running_below} and on ({rules.BY_POOL}) {recorded.POOL_WAITING} > 0)"
             f" unless on (instance_id) {away}",
             lasts=_minutes(10),
             severity=Severity.TICKET,
@@ -164,7 +169,8 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="QueueGrowing",
-            expression=f"deriv({rules.POOL_WAITING}[10m]) > 0 and {rules.POOL_WAITING} >= {settings.queue_from}",
+            expression=f"deriv({recorded.POOL_WAITING}[10m]) > 0"
+            f" and {recorded.POOL_WAITING} >= {settings.queue_from}",
             lasts=_minutes(10),
             severity=Severity.PAGE,
             summary=f"The queue of pool {_POOL} has been growing for 10 minutes",
@@ -178,14 +184,14 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="KvCacheFull",
-            expression=f"{rules.KV_CACHE} > {settings.kv_cache_above}",
+            expression=f"{recorded.KV_CACHE} > {settings.kv_cache_above}",
             lasts=_minutes(10),
             severity=Severity.TICKET,
             summary=f"The KV cache of {_INSTANCE} ({_POOL}) is {_PERCENT} full",
         ),
         Alert(
             name="ErrorsHigh",
-            expression=f"{rules.POOL_ERRORS} > {settings.errors_above}",
+            expression=f"{recorded.POOL_ERRORS} > {settings.errors_above}",
             lasts=_minutes(5),
             severity=Severity.PAGE,
             summary=f"{_PERCENT} of the requests to pool {_POOL} fail",
@@ -201,7 +207,7 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
 
 
 def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
-    judged = [f'{rules.POOL_P99}{{pool="{pool}"}} > {s}' for pool, s in sorted(settings.latency_p99_s.items())]
+    judged = [f'{recorded.POOL_P99}{{pool="{pool}"}} > {s}' for pool, s in sorted(settings.latency_p99_s.items())]
     if not judged:
         return ()
     return (
@@ -216,13 +222,13 @@ def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
 
 
 def _tokens(settings: AlertSettings) -> tuple[Alert, ...]:
-    now = f"avg_over_time({rules.POOL_TOKENS_OUT}[1h])"
+    now = f"avg_over_time({recorded.POOL_TOKENS_OUT}[1h])"
     least = 1 - settings.tokens_drop
     # An hour with few requests is not a fault: only a pool with waiting requests must produce tokens.
-    busy = f"{rules.POOL_WAITING} > 0"
+    busy = f"{recorded.POOL_WAITING} > 0"
     parts = [f"({now} < {least} * {now.replace('[1h])', '[1h] offset 1w)')} and {busy})"]
     parts += [
-        f'({rules.POOL_TOKENS_OUT}{{pool="{pool}"}} < {least * reference} and {busy})'
+        f'({recorded.POOL_TOKENS_OUT}{{pool="{pool}"}} < {least * reference} and {busy})'
         for pool, reference in sorted(settings.reference_tokens_per_s.items())
     ]
     return (
@@ -295,7 +301,7 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
         ),
         Alert(
             name="AllMetricsMissing",
-            expression='absent(up{job="dcgm"}) and on () count(up{job="node"} == 1) > 0',
+            expression=f'absent(up{{job="{_ACCELERATOR}"}}) and on () count(up{{job="node"}} == 1) > 0',
             lasts=settings.metrics_missing,
             severity=Severity.PAGE,
             summary="No GPU exporter is found, although instances run: check the targets file and port 9400",
@@ -408,7 +414,8 @@ def _silent() -> str:
         f'on (instance_id) {metrics.NODE_PHASE}{{phase="{phase}"}} == 1' for phase in ("ready", "drained")
     )
     return (
-        f'up{{job=~"engine|dcgm"}} == 0 and {ready} or up{{job="dcgm"}} == 0 and {drained} or up{{job="node"}} == 0'
+        f'up{{job=~"engine|{_ACCELERATOR}"}} == 0 and {ready} or up{{job="{_ACCELERATOR}"}} == 0 and {drained}'
+        ' or up{job="node"} == 0'
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import yaml
 
-from hosts.monitoring import rules
-from serving import metrics
+from serving import metrics, recorded
+from serving.accelerators import metrics as accelerators
+from serving.accelerators.queries import DEVICE_LABEL, scaled
 
 FOLDER: Final = "gpu-fleet"
 SOURCE: Final = "gpufleet"
@@ -16,6 +17,10 @@ SOURCE: Final = "gpufleet"
 _HERE: Final = 'environment="$environment"'
 _POOL: Final = f'{_HERE},pool="$pool"'
 _INSTANCE: Final = f'{_HERE},instance_id="$instance"'
+_POWER: Final = (
+    f"max by (instance_id, {DEVICE_LABEL})"
+    f" ({scaled(accelerators.POWER, _INSTANCE)} <= {accelerators.RANGES[accelerators.POWER][1]:g})"
+)
 _WIDE: Final = 24
 BUDGET: Final = "gpufleet_budget_usd_per_month"
 """Missing in a fleet without a budget; panels that query it are empty then."""
@@ -54,9 +59,11 @@ class Dashboard:
     variables: Mapping[str, str]
 
 
-_ENVIRONMENTS: Final = {"environment": f"label_values({rules.POOL_INSTANCES}, environment)"}
-_POOLS: Final = _ENVIRONMENTS | {"pool": f'label_values({rules.POOL_INSTANCES}{{environment="$environment"}}, pool)'}
-_INSTANCES: Final = _POOLS | {"instance": f"label_values({rules.GPU_ACTIVE}{{{_POOL}}}, instance_id)"}
+_ENVIRONMENTS: Final = {"environment": f"label_values({recorded.POOL_INSTANCES}, environment)"}
+_POOLS: Final = _ENVIRONMENTS | {
+    "pool": f'label_values({recorded.POOL_INSTANCES}{{environment="$environment"}}, pool)'
+}
+_INSTANCES: Final = _POOLS | {"instance": f"label_values({recorded.GPU_ACTIVE}{{{_POOL}}}, instance_id)"}
 
 
 def dashboards() -> tuple[Dashboard, ...]:
@@ -118,7 +125,7 @@ def _fleet() -> tuple[Panel, ...]:
     return (
         _panel_of(
             "Instances by capacity type", "Instances whose agent responds.", "short",
-            _line(f"sum by (capacity_type) ({rules.POOL_INSTANCES}{{{_HERE}}})", "{{capacity_type}}"),
+            _line(f"sum by (capacity_type) ({recorded.POOL_INSTANCES}{{{_HERE}}})", "{{capacity_type}}"),
         ),
         _panel_of(
             "Spend", "Cost of the last hour, for the part that the ledger covers.", "currencyUSD",
@@ -126,20 +133,20 @@ def _fleet() -> tuple[Panel, ...]:
         ),
         _panel_of(
             "GPU activity by pool", "Share of time in which the pool's GPUs computed.", "percentunit",
-            _line(f"{rules.POOL_GPU_ACTIVE}{{{_HERE}}}", "{{pool}}"),
+            _line(f"{recorded.POOL_GPU_ACTIVE}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
             "Output tokens", "Tokens that the engines generated.", "short",
-            _line(f"{rules.POOL_TOKENS_OUT}{{{_HERE}}}", "{{pool}}"),
+            _line(f"{recorded.POOL_TOKENS_OUT}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
             "Requests that wait", "Queued in engines, and held for a pool's first replica.", "short",
-            _line(f"{rules.POOL_WAITING}{{{_HERE}}}", "{{pool}}"),
+            _line(f"{recorded.POOL_WAITING}{{{_HERE}}}", "{{pool}}"),
             _line(f'sum by (pool) (gpufleet_held_requests{{{_HERE},job="{metrics.ROUTER_JOB}"}})', "{{pool}} held"),
         ),
         _panel_of(
             "Failed requests", "Share of requests that failed with 5xx or were interrupted.", "percentunit",
-            _line(f"{rules.POOL_ERRORS}{{{_HERE}}}", "{{pool}}"),
+            _line(f"{recorded.POOL_ERRORS}{{{_HERE}}}", "{{pool}}"),
         ),
         _panel_of(
             "Preemptions", "Spot instances that the cloud preempted within an hour.", "short",
@@ -158,37 +165,37 @@ def _pool() -> tuple[Panel, ...]:
         _panel_of(
             "Target and instances", "Desired ready replicas, and instances whose agent responds.", "short",
             _line(f"gpufleet_target{{{_POOL}}}", "target"),
-            _line(f"sum by ({kind}) ({rules.POOL_INSTANCES}{{{_POOL}}})", "{{capacity_type}}"),
+            _line(f"sum by ({kind}) ({recorded.POOL_INSTANCES}{{{_POOL}}})", "{{capacity_type}}"),
         ),
         _panel_of(
             "Answer time", "99th percentile, arrival to last token, in the engine.", "s",
-            _line(f"{rules.POOL_P99}{{{_POOL}}}", "p99"),
+            _line(f"{recorded.POOL_P99}{{{_POOL}}}", "p99"),
         ),
         _panel_of(
             "First token", "95th percentile, arrival to first token, in the engine.", "s",
-            _line(f"{rules.POOL_TTFT_P95}{{{_POOL}}}", "p95"),
+            _line(f"{recorded.POOL_TTFT_P95}{{{_POOL}}}", "p95"),
         ),
         _panel_of(
             "Running and waiting", "Requests in the engines.", "short",
-            _line(f"{rules.POOL_RUNNING}{{{_POOL}}}", "running"),
-            _line(f"{rules.POOL_WAITING}{{{_POOL}}}", "waiting"),
+            _line(f"{recorded.POOL_RUNNING}{{{_POOL}}}", "running"),
+            _line(f"{recorded.POOL_WAITING}{{{_POOL}}}", "waiting"),
         ),
         _panel_of(
             "Tokens", "Input and output tokens.", "short",
-            _line(f"{rules.POOL_TOKENS_IN}{{{_POOL}}}", "input"),
-            _line(f"{rules.POOL_TOKENS_OUT}{{{_POOL}}}", "output"),
+            _line(f"{recorded.POOL_TOKENS_IN}{{{_POOL}}}", "input"),
+            _line(f"{recorded.POOL_TOKENS_OUT}{{{_POOL}}}", "output"),
         ),
         _panel_of(
             "GPU activity by instance", "Share of time in which an instance's GPUs computed.", "percentunit",
-            _line(f"{rules.GPU_ACTIVE}{{{_POOL}}}", "{{instance_id}}"),
+            _line(f"{recorded.GPU_ACTIVE}{{{_POOL}}}", "{{instance_id}}"),
         ),
         _panel_of(
             "KV cache", "Used blocks of the KV cache.", "percentunit",
-            _line(f"{rules.KV_CACHE}{{{_POOL}}}", "{{instance_id}}"),
+            _line(f"{recorded.KV_CACHE}{{{_POOL}}}", "{{instance_id}}"),
         ),
         _panel_of(
             "Routed requests", "Requests that the router answered for this pool.", "reqps",
-            _line(f"{rules.POOL_REQUESTS}{{{_POOL}}}", "requests"),
+            _line(f"{recorded.POOL_REQUESTS}{{{_POOL}}}", "requests"),
         ),
     )  # fmt: skip
 
@@ -197,27 +204,30 @@ def _instance() -> tuple[Panel, ...]:
     return (
         _panel_of(
             "GPU activity", "Share of time in which the GPUs computed.", "percentunit",
-            _line(f"{rules.GPU_ACTIVE}{{{_INSTANCE}}}", "active"),
+            _line(f"{recorded.GPU_ACTIVE}{{{_INSTANCE}}}", "active"),
         ),
         _panel_of(
-            "GPU memory", "Share in use. vLLM allocates its memory at the start, so watch for growth.", "percentunit",
-            _line(f"{rules.GPU_MEMORY}{{{_INSTANCE}}}", "used"),
+            "GPU memory", "Share in use. Engines allocate memory at the start, so watch for growth.", "percentunit",
+            _line(f"{recorded.GPU_MEMORY}{{{_INSTANCE}}}", "used"),
         ),
         _panel_of(
-            "Temperature", "The hottest GPU.", "celsius", _line(f"{rules.GPU_TEMPERATURE}{{{_INSTANCE}}}", "hottest")
+            "Temperature",
+            "The hottest GPU.",
+            "celsius",
+            _line(f"{recorded.GPU_TEMPERATURE}{{{_INSTANCE}}}", "hottest"),
         ),
         _panel_of(
             "Power", "Power of each GPU.", "watt",
-            _line(f"{metrics.POWER_USAGE}{{{_INSTANCE}}} < 1e6", "GPU {{gpu}}"),
+            _line(_POWER, f"GPU {{{{{DEVICE_LABEL}}}}}"),
         ),
         _panel_of(
             "Requests", "Requests in the engine.", "short",
-            _line(f"{rules.RUNNING}{{{_INSTANCE}}}", "running"),
-            _line(f"{rules.WAITING}{{{_INSTANCE}}}", "waiting"),
+            _line(f"{recorded.RUNNING}{{{_INSTANCE}}}", "running"),
+            _line(f"{recorded.WAITING}{{{_INSTANCE}}}", "waiting"),
         ),
         _panel_of(
             "Output tokens", "Tokens that the engine generated.", "short",
-            _line(f"{rules.TOKENS_OUT}{{{_INSTANCE}}}", "tokens per second"),
+            _line(f"{recorded.TOKENS_OUT}{{{_INSTANCE}}}", "tokens per second"),
         ),
         _panel_of(
             "Phase", "1 for the phase that the instance is in.", "short",
@@ -253,7 +263,7 @@ def _host() -> tuple[Panel, ...]:
 
 def _cost() -> tuple[Panel, ...]:
     spend = f"gpufleet_spend_usd_per_hour{{{_HERE}}}"
-    tokens = f"sum by (pool) (avg_over_time({rules.POOL_TOKENS_OUT}{{{_HERE}}}[1h]))"
+    tokens = f"sum by (pool) (avg_over_time({recorded.POOL_TOKENS_OUT}{{{_HERE}}}[1h]))"
     rate = f"gpufleet_spend_rate_usd_per_hour{{{_HERE},window="
     budget = f"{BUDGET}{{{_HERE}}}"
     return (

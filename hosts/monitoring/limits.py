@@ -5,11 +5,13 @@ exceeds a limit, Prometheus discards the whole page and its target is down (`up`
 name of another job is dropped, so a page cannot replace metrics of another job.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from serving import metrics
+from serving.accelerators import CONTRACTS
+from serving.accelerators import metrics as accelerators
 from serving.metrics import Source
 
 LABELS: Final = {"label_limit": 100, "label_name_length_limit": 256, "label_value_length_limit": 4096}
@@ -31,16 +33,22 @@ class Limits:
     """Maximum number of targets. With more, Prometheus scrapes no target of the job."""
 
 
-def _of(source: Source, samples: int, body: str) -> Limits:
-    return Limits(names="|".join(metrics.series_names(source)), samples=samples, body=body, targets=5_000)
+def _of(source: Source, samples: int, body: str, more: Iterable[str] = ()) -> Limits:
+    names = sorted({*metrics.series_names(source), *more})
+    return Limits(names="|".join(names), samples=samples, body=body, targets=5_000)
 
 
+_OF_ACCELERATORS: Final = (
+    *accelerators.ALL,
+    *(contract.identity.cores.series for contract in CONTRACTS.values() if contract.identity.cores is not None),
+)
+"""Canonical names, and series with the number of a device's slices."""
 _WATCHDOGS: Final = ("budget", "brakes", "daemon", "ledger", "messages", "preemptions", "quota", "spend", "target")
 LIMITS: Final[Mapping[str, Limits]] = {
     # A page of vLLM 0.32 has 51 KB, and 500 samples per engine.
     Source.ENGINE.value: _of(Source.ENGINE, 10_000, "16MB"),
     # 8 GPUs with 7 MIG partitions each have 1,300 samples.
-    Source.DCGM.value: _of(Source.DCGM, 5_000, "8MB"),
+    Source.ACCELERATOR.value: _of(Source.ACCELERATOR, 5_000, "8MB", _OF_ACCELERATORS),
     Source.NODE.value: _of(Source.NODE, 1_000, "1MB"),
     # 192 CPUs have 1,920 samples before CPU modes are dropped.
     Source.HOST.value: _of(Source.HOST, 5_000, "8MB"),

@@ -15,7 +15,9 @@ from gpufleet.domain import tags
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.model import Cloud, Instance, InstanceState
 from hosts.monitoring.limits import bounded
-from serving.engines import CONTRACTS, EngineKind
+from serving.accelerators import CONTRACTS as ACCELERATORS
+from serving.accelerators import relabelling as accelerators
+from serving.engines import CONTRACTS, DEFAULT
 from serving.engines.reading import relabelling
 from serving.metrics import HOST_CPU_SECONDS, PORTS, Source
 
@@ -49,8 +51,8 @@ class PrometheusSettings:
     """`address:port` of the exporters that read the ledger."""
     alertmanagers: tuple[str, ...] = ()
     rule_files: tuple[str, ...] = ()
-    engines: tuple[EngineKind, ...] = (EngineKind.VLLM,)
-    """The engines of the fleet's pools. Their metrics get canonical names at the scrape."""
+    engines: tuple[str, ...] = (DEFAULT,)
+    """Engines that instances run. Their metrics get canonical names at the scrape."""
     node_exporter: bool = False
     """Whether instances also run the node exporter (metrics of the operating system)."""
 
@@ -102,6 +104,8 @@ def _of_instances(source: Source, settings: PrometheusSettings) -> dict[str, Any
     job["honor_timestamps"] = False
     relabelled = {
         Source.ENGINE: relabelling(CONTRACTS[kind] for kind in settings.engines),
+        # a pool may have machines of any kind
+        Source.ACCELERATOR: accelerators.relabelling(ACCELERATORS.values()),
         Source.HOST: [_SPARED],
     }.get(source)
     return {**job, "metric_relabel_configs": relabelled} if relabelled else job

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from app.errors import AppError
 from cli import plugins
-from cli.main import build
+from cli.commands import build
 from gpufleet.toolchain.folders import ROOT
 from hosts.control import bundle
 

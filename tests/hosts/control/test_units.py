@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from typer.main import get_command
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.model import Cloud
 from hosts.control import boot_data, bundle, units
 from hosts.control.paths import HostPaths

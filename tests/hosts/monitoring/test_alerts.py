@@ -55,9 +55,12 @@ class Case:
     """Time between two values, and between two evaluations."""
 
 
-GPU = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+GPU, RATIO = "gpufleet_accelerator_active_ratio", 'unit="ratio"'
 XID = "DCGM_FI_DEV_XID_ERRORS"
-USED, FREE = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE"
+USED, FREE = "gpufleet_accelerator_memory_used_bytes", "gpufleet_accelerator_memory_free_bytes"
+MIB = 'unit="mebibytes"'
+POWER, HEALTHY = "gpufleet_accelerator_power_watts", "gpufleet_accelerator_healthy"
+A, B = 'unit="watts",accelerator_device="a"', 'unit="watts",accelerator_device="b"'
 RUNS, WAITS = "gpufleet_engine_requests_running", "gpufleet_engine_requests_waiting"
 TOKENS = "gpufleet_engine_generation_tokens_total"
 LATENCY = "gpufleet_engine_request_duration_seconds_bucket"
@@ -70,17 +73,17 @@ TRIES = "gpufleet_node_boot_attempts_total"
 QUOTA = 'environment="prod",quota="L-3819A6DF",unit="vCPUs"'
 
 CASES = (
-    Case("GpuWasted", "29 % for half an hour", 1, (on(GPU, "0.29x40"),)),
-    Case("GpuWasted", "31 %", 0, (on(GPU, "0.31x40"),)),
-    Case("GpuWasted", "not long enough", 0, (on(GPU, "0.9x20 0.1x10"),)),
-    Case("GpuWasted", "a blank of DCGM is not a measurement", 0, (on(GPU, "140737488355328x40"),)),
+    Case("GpuWasted", "29 % for half an hour", 1, (on(GPU, "0.29x40", RATIO),)),
+    Case("GpuWasted", "31 %", 0, (on(GPU, "0.31x40", RATIO),)),
+    Case("GpuWasted", "not long enough", 0, (on(GPU, "0.9x20 0.1x10", RATIO),)),
+    Case("GpuWasted", "a blank of DCGM is not a measurement", 0, (on(GPU, "140737488355328x40", RATIO),)),
     Case("GpuWasted", "a pool without the metric is not wasteful", 0, (on(RUNS, "0x40"),)),
-    Case("GpuSaturated", "96 %", 1, (on(GPU, "0.96x40"),)),
-    Case("GpuSaturated", "94 %", 0, (on(GPU, "0.94x40"),)),
+    Case("GpuSaturated", "96 %", 1, (on(GPU, "0.96x40", RATIO),)),
+    Case("GpuSaturated", "94 %", 0, (on(GPU, "0.94x40", RATIO),)),
     Case("GpuMemoryGrowing", "grew by a third of a tenth", 1,
-         (on(USED, "88000x60 95000x60"), on(FREE, "12000x60 5000x60")), "100m"),
+         (on(USED, "88000x60 95000x60", MIB), on(FREE, "12000x60 5000x60", MIB)), "100m"),
     Case("GpuMemoryGrowing", "full since its start, as vLLM is", 0,
-         (on(USED, "95000x120"), on(FREE, "5000x120")), "100m"),
+         (on(USED, "95000x120", MIB), on(FREE, "5000x120", MIB)), "100m"),
     Case("GpuHot", "84 °C", 1, (on("DCGM_FI_DEV_GPU_TEMP", "84x40"),)),
     Case("GpuHot", "83 °C", 0, (on("DCGM_FI_DEV_GPU_TEMP", "83x40"),)),
     Case("GpuHot", "a blank", 0, (on("DCGM_FI_DEV_GPU_TEMP", "2147483632x40"),)),
@@ -92,14 +95,16 @@ CASES = (
     Case("GpuErrors", "a blank", 0, (on("DCGM_FI_DEV_XID_ERRORS", "2147483632x40"),)),
     Case("GpuErrors", "a counter that turns blank and back", 0, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 9223372036854775792x10 0x20"),)),
     Case("GpuErrors", "a double-bit error after blanks", 1, (on("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "0x10 2147483632x10 1x20"),)),
+    Case("GpuErrors", "its exporter reports a hardware error", 1, (on(HEALTHY, "0x10 1x30", 'unit="0_is_healthy",accelerator_device="a"'),)),
+    Case("GpuErrors", "healthy by an exporter that reports 1", 0, (on(HEALTHY, "1x40", 'unit="1_is_healthy",accelerator_device="a"'),)),
     Case("GpuGone", "one of two fell off the bus", 1,
-         (on(XID, "0x60", 'UUID="a"'), on(XID, "0x20 stale", 'UUID="b"'), on("up", "1x60", 'job="dcgm"'))),
-    Case("GpuGone", "all of them", 1, (on(XID, "79x20 stale", 'UUID="a"'), on("up", "1x60", 'job="dcgm"'))),
+         (on(POWER, "60x60", A), on(POWER, "60x20 stale", B), on("up", "1x60", 'job="accelerator"'))),
+    Case("GpuGone", "all of them", 1, (on(POWER, "60x20 stale", A), on("up", "1x60", 'job="accelerator"'))),
     Case("GpuGone", "the exporter began again with other labels", 0,
-         (on(XID, "0x20 stale", 'UUID="a",Hostname="x"'), on(XID, "_x20 0x20", 'UUID="a",Hostname="y"'), on("up", "1x60", 'job="dcgm"'))),
+         (on(POWER, "60x20 stale", A + ',Hostname="x"'), on(POWER, "_x20 60x20", A + ',Hostname="y"'), on("up", "1x60", 'job="accelerator"'))),
     Case("GpuGone", "the exporter is silent, which MetricsMissing reports", 0,
-         (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 0x40", 'job="dcgm"'))),
-    Case("GpuGone", "the instance ended", 0, (on(XID, "0x20 stale", 'UUID="a"'), on("up", "1x20 stale", 'job="dcgm"'))),
+         (on(POWER, "60x20 stale", A), on("up", "1x20 0x40", 'job="accelerator"'))),
+    Case("GpuGone", "the instance ended", 0, (on(POWER, "60x20 stale", A), on("up", "1x20 stale", 'job="accelerator"'))),
     Case("LatencyHigh", "p99 at 20 s", 1,
          (on(LATENCY, "0+1x40", 'le="10"'), on(LATENCY, "0+10x40", 'le="20"'), on(LATENCY, "0+10x40", 'le="+Inf"'))),
     Case("LatencyHigh", "all under 5 s", 0,
@@ -170,18 +175,18 @@ CASES = (
          (of("gpufleet_spend_rate_usd_per_hour", "1.1x100", 'environment="prod",window="24h"'),
           of("gpufleet_budget_usd_per_month", "730x100", 'environment="prod"')), "90m"),
     Case("MetricsMissing", "a ready instance without its exporter", 1,
-         (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
+         (on("up", "0x40", 'job="accelerator"'), on("gpufleet_node_phase", "1x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "it boots", 0,
-         (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
+         (on("up", "0x40", 'job="accelerator"'), on("gpufleet_node_phase", "0x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "a drained one without its exporter, which no watchdog terminates then", 1,
-         (on("up", "0x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
+         (on("up", "0x40", 'job="accelerator"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "a drained one, whose engine has ended", 0,
-         (on("up", "0x40", 'job="engine"'), on("up", "1x40", 'job="dcgm"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
+         (on("up", "0x40", 'job="engine"'), on("up", "1x40", 'job="accelerator"'), on("gpufleet_node_phase", "1x40", 'phase="drained"'), on("up", "1x40", 'job="node"'))),
     Case("MetricsMissing", "the agent itself", 1, (on("up", "0x40", 'job="node"'),)),
     Case("MetricsMissing", "its node exporter alone, by which nothing is judged", 0,
          (on("up", "0x40", 'job="host"'), on("gpufleet_node_phase", "1x40", 'phase="ready"'), on("up", "1x40", 'job="node"'))),
     Case("AllMetricsMissing", "agents, and no exporter", 1, (on("up", "1x40", 'job="node"'),)),
-    Case("AllMetricsMissing", "both", 0, (on("up", "1x40", 'job="node"'), on("up", "1x40", 'job="dcgm"'))),
+    Case("AllMetricsMissing", "both", 0, (on("up", "1x40", 'job="node"'), on("up", "1x40", 'job="accelerator"'))),
     Case("AllMetricsMissing", "an empty fleet", 0, (of("gpufleet_held_requests", "0x40"),)),
     Case("WatchdogSilent", "20 minutes", 1, (of("gpufleet_daemon_succeeded_timestamp_seconds", "600x40", 'watchdog="idle"'),)),
     Case("WatchdogSilent", "10 minutes", 0, (of("gpufleet_daemon_succeeded_timestamp_seconds", "1200x40", 'watchdog="idle"'),)),

@@ -24,7 +24,6 @@ from app.targets import TargetsFile
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
 from hosts.monitoring.prometheus import PrometheusSettings, render, targets
 from serving import metrics
-from serving.engines import EngineKind
 from tests.fixtures.networks import free_network
 from tests.fixtures.prometheus import running
 
@@ -66,7 +65,7 @@ def test_every_source_is_a_job_on_its_port() -> None:
     }
     assert jobs == {
         "engine": "$1:8000",
-        "dcgm": "$1:9400",
+        "accelerator": "$1:9400",
         "node": "$1:9500",
         "haproxy": "$1:8404",
         "router": "$1:8404",
@@ -109,10 +108,19 @@ def test_metrics_of_another_engine_are_renamed() -> None:
         return {job["job_name"]: job["metric_relabel_configs"] for job in jobs if "metric_relabel_configs" in job}
 
     # The filter of names applies after the renaming.
-    *rules, keep = renames(engines=(EngineKind.VLLM, EngineKind.LMDEPLOY))["engine"]
+    *rules, keep = renames(engines=("vllm", "lmdeploy"))["engine"]
     assert keep["action"] == "keep"
     renamed = {rule["regex"]: rule["replacement"] for rule in rules if rule["target_label"] == "__name__"}
-    assert renamed["lmdeploy:num_requests_running"] == metrics.REQUESTS_RUNNING.name
+    assert renamed["lmdeploy[:_]num_requests_running"] == metrics.REQUESTS_RUNNING.name
+
+
+def test_numbers_without_meaning_by_the_contract_are_marked() -> None:
+    jobs = yaml.safe_load(render(dataclasses.replace(PLAIN, engines=("vllm", "trtllm"))))["scrape_configs"]
+    (rules,) = (job["metric_relabel_configs"] for job in jobs if job["job_name"] == "engine")
+    marked = {rule["regex"] for rule in rules if rule.get("target_label") == "evidence"}
+    assert "trtllm_num_requests_running" in marked, "a gauge that keeps its last value"
+    assert "trtllm_generation_tokens_total" not in marked
+    assert "vllm[:_]num_requests_running" not in marked
 
 
 def test_routers_are_static_or_in_the_targets_file() -> None:
@@ -159,7 +167,7 @@ def test_a_real_prometheus_discovers_the_targets_of_the_feed(tmp_path: Path) -> 
         listed = _until_found(url)
     found = {(one["labels"]["job"], one["scrapeUrl"]): one["labels"] for one in listed}
     assert sorted(found) == [
-        ("dcgm", "http://127.0.0.1:9400/metrics"),
+        ("accelerator", "http://127.0.0.1:9400/metrics"),
         ("engine", "http://127.0.0.1:8000/metrics"),
         ("haproxy", "http://127.0.0.2:8404/metrics"),
         ("node", "http://127.0.0.1:9500/metrics"),
@@ -186,9 +194,7 @@ def _until_found(url: str) -> list[dict[str, Any]]:
 @needs_prometheus
 @pytest.mark.slow
 def test_a_real_prometheus_reloads_a_changed_targets_file(tmp_path: Path) -> None:
-    settings = dataclasses.replace(
-        PLAIN, scrape_interval=timedelta(seconds=1), engines=(EngineKind.VLLM, EngineKind.LMDEPLOY)
-    )
+    settings = dataclasses.replace(PLAIN, scrape_interval=timedelta(seconds=1), engines=("vllm", "lmdeploy"))
     (tmp_path / "prometheus.yml").write_text(render(settings))
     addresses = [f"{NETWORK}.1.{number}" for number in (1, 2)]
     machine: dict[str, Any] = {

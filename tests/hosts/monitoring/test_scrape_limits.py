@@ -27,11 +27,14 @@ from hosts.monitoring.limits import LIMITS
 from hosts.monitoring.prometheus import PrometheusSettings, render
 from hosts.monitoring.rules import RuleSettings, recordings
 from serving import metrics
+from serving.accelerators import metrics as accelerators
 from serving.metrics import Source
 from tests.fixtures.ledger_metrics import ledger_page
 from tests.fixtures.prometheus import running
+from watchdogs.accelerator_queries import accelerator_query
+from watchdogs.engine_evidence import engine_query
+from watchdogs.promql import SeriesSelector
 from watchdogs.scale import pressure
-from watchdogs.signals import SeriesSelector, engine_query, gpu_query
 
 SETTINGS = PrometheusSettings(
     cloud=Cloud.AWS,
@@ -42,8 +45,8 @@ SETTINGS = PrometheusSettings(
 )
 MINUTES = timedelta(minutes=10)
 SCRAPED = re.compile(r"(?<![a-zA-Z0-9_:$])(?:vllm:|DCGM_FI_|node_|process_|haproxy_|gpufleet_)[a-zA-Z0-9_:]+")
-NO_METRICS = {"gpufleet_part"}
-"""A label that a query creates."""
+NO_METRICS = {"gpufleet_part", accelerators.PREFIX}
+"""A label that a query creates, and the beginning of names."""
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not installed (make setup installs it)"
@@ -62,7 +65,7 @@ def _expressions() -> Iterator[str]:
     yield pressure.past_query("prod", {"chat": ScalePolicy()})
     series = SeriesSelector(labels='environment="prod"')
     yield engine_query(series, MINUTES, timedelta(seconds=10))
-    yield gpu_query(series, MINUTES, timedelta(seconds=10))
+    yield accelerator_query(series, MINUTES, timedelta(seconds=10))
     yield " ".join(METRIC_NAMES.all())
 
 
@@ -84,6 +87,11 @@ def test_every_queried_name_is_kept_from_exactly_one_job() -> None:
 def test_a_documented_name_is_kept(source: Source) -> None:
     for name in metrics.series_names(source):
         assert _keepers(name) == [source.value]
+
+
+@pytest.mark.parametrize("name", accelerators.ALL)
+def test_a_canonical_name_of_accelerators_is_kept(name: str) -> None:
+    assert _keepers(name) == [Source.ACCELERATOR.value]
 
 
 def test_names_of_the_control_host_s_pages_are_kept() -> None:
