@@ -20,7 +20,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, Phase
 
-# how long
+# durations
 
 BOOT_DEFAULT: Final = timedelta(minutes=6)
 """Expected duration before any boot was measured."""
@@ -69,7 +69,7 @@ def _launched(boot: Boot) -> datetime:
     return boot.launched_at
 
 
-# what a look adds
+# observations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def _why(boot: Boot, ends: EndFacts, reported: Sequence[Activity]) -> ActivityKi
     return best
 
 
-# what a boot was
+# results
 
 _NOT_FAILED: Final = frozenset({ActivityKind.PREEMPTED, ActivityKind.ENDED, ActivityKind.ENDED_BY_PERSON})
 

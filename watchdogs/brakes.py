@@ -43,7 +43,7 @@ def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str,
             keeps.setdefault(brake.scope, []).append(brake)
     found: dict[str, str] = {}
     for instance in instances:
-        # several may hold it: its own, its pool's, everybody's
+        # several brakes may apply: on the instance, its pool, or all pools
         kept = longest([brake for s in (instance.id, instance.pool, "all") for brake in keeps.get(s or "", ())])
         if kept is not None:
             found[instance.id] = who_and_why(kept)
@@ -51,7 +51,7 @@ def kept_by(instances: Sequence[Instance], brakes: Sequence[Brake]) -> dict[str,
 
 
 def kept_by_tag(instance: Instance, now: datetime) -> str | None:
-    """What its keep-until tag says; None: nothing, or not any more."""
+    """Until when its keep-until tag keeps it, as text; None: without a tag, or with an expired one."""
     written = instance.tags.get(KEEP_UNTIL)
     if written is None:
         return None

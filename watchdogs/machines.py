@@ -28,7 +28,11 @@ def known_of(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
     gpus = _found({machine.gpu for machine in machines.values()}, catalogue.gpu)
     return MachineFacts(
         gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
-        watts_rated={name: float(gpus[m.gpu].watts) for name, m in machines.items() if m.gpu in gpus},
+        watts_rated={
+            name: float(watts)
+            for name, machine in machines.items()
+            if machine.gpu in gpus and (watts := gpus[machine.gpu].watts) is not None
+        },
         without_local_disks=frozenset(name for name, machine in machines.items() if machine.nvme_disks == 0),
     )
 

@@ -1,4 +1,4 @@
-"""What a policy is called, and whether it may act: a changed one waits until a dry run of it was seen."""
+"""Digests of policies, and whether a policy may act: a changed one waits until its dry run was seen."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from watchdogs.scale.decide import WATCHDOG as SCALE
 from watchdogs.spot.decide import WATCHDOG as SPOT
 
 Policy = IdlePolicy | SpotPolicy | ScalePolicy | OrphanPolicy
-_OF_OLD: Final = object()
-"""Equals no value: a setting that was always there is always part of the name."""
+_NO_DEFAULT: Final = object()
+"""Equals no value: a setting without AS_BEFORE is always part of the digest."""
 
 
 def digests(document: FleetDocument, watchdog: str) -> dict[str, str]:
@@ -59,7 +59,9 @@ def digest(policy: Policy, *limits: int) -> str:
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
         values = {each: getattr(value, each.name) for each in fields(value)}
-        return {each.name: value for each, value in values.items() if value != each.metadata.get(AS_BEFORE, _OF_OLD)}
+        return {
+            each.name: value for each, value in values.items() if value != each.metadata.get(AS_BEFORE, _NO_DEFAULT)
+        }
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, date):

@@ -266,7 +266,9 @@ def test_ends_would_be_replaced_without_the_need_of_scale() -> None:
 
 # the whole watchdog
 
-REPORTS = {"reporting": 3.0, "waiting": 0.0, "running_peak": 0.0, "waiting_peak": 0.0, "kv_cache": 0.0}
+REPORTS = dict.fromkeys(("reporting", "reporting_in_flight"), 3.0) | dict.fromkeys(
+    ("waiting", "running_peak", "waiting_peak", "kv_cache"), 0.0
+)
 NO_WORK = REPORTS | {"kv_cache_peak": 0.0, "requests": 0.0, "requests_peak": 0.0, "coverage": 1.0}
 
 

@@ -12,7 +12,8 @@ from watchdogs.machines import known_of
     ("machine_type", "gpus", "watts", "disks"),
     [
         pytest.param("g6.12xlarge", 4, 72.0, True, id="known"),
-        pytest.param("g7e.2xlarge", 1, None, True, id="its GPU is not"),
+        pytest.param("g7.2xlarge", 1, None, True, id="its GPU is not"),
+        pytest.param("trn1.32xlarge", 16, None, True, id="no rated power is published"),
         pytest.param("m7i.large", None, None, True, id="no machine with GPUs"),
     ],
 )

@@ -63,7 +63,7 @@ def test_message_of_a_mark_only_rule_announces_no_stop() -> None:
 
 def test_the_message_of_a_stop_names_disk_cost_and_missing_capacity() -> None:
     message = orphans.stopped(decision(Action.STOP))
-    assert message.endswith("That saves 0.8 USD/h; its disks still cost. A restart may find no capacity.")
+    assert message.endswith("That saves 0.8 USD/h; its disks still cost money. A restart may find no capacity.")
 
 
 OFFICE = {"days": ["mon", "tue", "wed", "thu", "fri"], "start": "08:00", "end": "18:00", "target": 4}

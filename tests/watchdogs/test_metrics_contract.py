@@ -16,6 +16,7 @@ from tests.fixtures.watchdogs.fake_ports import FakeMetrics
 from tests.fixtures.watchdogs.plain import INTERVAL, QUIET, QUIET_ENGINE, QUIET_GPU, WINDOW
 from tests.fixtures.watchdogs.recordings import Series, engine, exporter, flat
 from watchdogs import signals
+from watchdogs.accelerator_queries import highest_active
 from watchdogs.ports import Metrics
 
 TEST = signals.of_environment("test")
@@ -48,7 +49,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "fake":
         yield Store(metrics=FakeMetrics(_fleet(at)), at=at)
         return
-    up = {job: Series(job=job, name="up", value=flat(1)) for job in ("engine", "dcgm")}
+    up = {job: Series(job=job, name="up", value=flat(1)) for job in ("engine", "accelerator")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recordings, "START", at)
         recorded = {
@@ -124,10 +125,10 @@ def test_scrapes_are_dated_by_the_clock_of_the_store(store: Store) -> None:
 
 
 def test_the_highest_activity_of_a_gpu_is_found(store: Store) -> None:
-    rows = store.metrics.query(signals.highest_active('environment="test"', WINDOW), store.at)
+    rows = store.metrics.query(highest_active('environment="test"', WINDOW), store.at)
     assert {labels["instance_id"]: value for labels, value in rows} == {"i-idle": 0, "i-busy": pytest.approx(0.6)}
 
 
 def test_a_job_has_an_interval_and_an_unknown_job_has_none(store: Store) -> None:
-    assert store.metrics.interval("engine") == store.metrics.interval("dcgm") == INTERVAL
+    assert store.metrics.interval("engine") == store.metrics.interval("accelerator") == INTERVAL
     assert store.metrics.interval("no-such-job") is None

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from app.ledgers import ledger_name
-from cli.main import build
+from cli.commands import build
 from gpufleet.console import ledger_data
 from gpufleet.console.text import brake as brake_text
 from gpufleet.domain.activity import Activity, ActivityKind

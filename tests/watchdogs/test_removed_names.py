@@ -31,7 +31,7 @@ def test_an_unresolved_name_fails_the_pass_and_the_next_one_continues(tmp_path: 
     read = document(groups=[], watchdogs={"idle": {}}, target=0)
     places = {"prometheus_url": known, "ledger_url": f"sqlite:///{tmp_path}/ledger.db"}
     (tmp_path / "fleet.json").write_text(render(read.model_copy(update=places)))
-    (tmp_path / "prometheus.yml").write_text("scrape_configs: [{job_name: engine}, {job_name: dcgm}]\n")
+    (tmp_path / "prometheus.yml").write_text("scrape_configs: [{job_name: engine}, {job_name: accelerator}]\n")
     with moto_account() as cloud, prometheus.running(tmp_path, f"{host}:{port}"):
 
         def watch() -> subprocess.CompletedProcess[str]:

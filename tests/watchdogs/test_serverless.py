@@ -17,7 +17,7 @@ from app import adapters as ports
 from app.errors import AppError
 from app.fleets import load
 from cli import serverless, watch_cost
-from cli.main import build
+from cli.commands import build
 from cli.output import Exit
 from cli.serverless import PassFailedError, handler
 from gpufleet.ledger import operations

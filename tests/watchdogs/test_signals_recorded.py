@@ -10,6 +10,7 @@ import pytest
 from tests.fixtures.watchdogs.plain import START, WINDOW
 from tests.fixtures.watchdogs.recordings import Series, Value, engine, exporter, flat, prometheus
 from watchdogs import signals
+from watchdogs.accelerator_queries import highest_active
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,10 +56,10 @@ def test_an_instance_with_two_of_a_kind_was_scraped_when_the_later_one_was_not(
         "i-two": [
             *_up(flat(0), instance="a"),
             *_up(_late(60), instance="b"),
-            *_up(_late(90), "dcgm", instance="a"),
-            *_up(_late(30), "dcgm", instance="b"),
+            *_up(_late(90), "accelerator", instance="a"),
+            *_up(_late(30), "accelerator", instance="b"),
         ],
-        "i-dead": _up(flat(0), instance="a") + _up(flat(0), instance="b") + _up(flat(0), "dcgm"),
+        "i-dead": _up(flat(0), instance="a") + _up(flat(0), instance="b") + _up(flat(0), "accelerator"),
     }
     with prometheus(recorded, tmp_path) as store:
         monkeypatch.setattr(store, "now", lambda: START)
@@ -74,7 +75,7 @@ def test_reached_are_those_whose_engine_answered_once_in_the_span(tmp_path: Path
         "i-once": _up(lambda ago: float(ago == 600), instance="a") + _up(flat(0), instance="b"),
         "i-never": _up(flat(0)),
         "i-before": _up(lambda ago: float(ago > 1800)),
-        "i-exporter": _up(flat(1), "dcgm"),
+        "i-exporter": _up(flat(1), "accelerator"),
         "i-elsewhere": _up(flat(1), environment="other"),
         "i-others": _up(flat(1)),
         "": _up(flat(1)),
@@ -208,7 +209,7 @@ def test_busier_and_worse_covered_of_two_gpus_counts(tmp_path: Path) -> None:
 def test_an_orphan_is_as_active_as_its_busiest_gpu_was_at_its_busiest_moment(tmp_path: Path) -> None:
     recorded = {name: GPUS[name][0] for name in ("quiet", "worked", "worked, renamed")}
     with prometheus({**recorded, "none": engine(busy=True)}, tmp_path) as store:
-        rows = store.query(signals.highest_active('instance_id=~".+"', WINDOW), START)
+        rows = store.query(highest_active('instance_id=~".+"', WINDOW), START)
     assert {labels["instance_id"]: value for labels, value in rows} == {
         "quiet": 0,
         "worked": 0.6,

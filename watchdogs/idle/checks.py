@@ -21,8 +21,6 @@ WORKING_WATTS: Final = 0.6
 LARGE_WATTS: Final = 250.0
 WORKING_WATTS_OF_LARGE: Final = 0.4
 """The same for GPUs rated at `LARGE_WATTS` or more: idle with a loaded model, they draw a fifth to a quarter."""
-BUSY_UTILIZATION: Final = 5.0
-"""Percent of DCGM_FI_DEV_GPU_UTIL above which a `gpu_active` of 0 is not believed (DCGM issue 303)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,7 @@ def old_enough(case: Case) -> Objection | None:
     age = case.now - case.instance.launched_at
     least = max(case.policy.min_age, case.policy.window)
     if age < least:
-        return Objection(reason=Reason.WARMING_UP, detail=f"{_span(age)} old, judged from {_span(least)}")
+        return Objection(reason=Reason.WARMING_UP, detail=f"{_span(age)} old, not judged before {_span(least)}")
     return None
 
 
@@ -110,14 +108,28 @@ def counters_flat(case: Case) -> Objection | None:
 
 
 def gpus_quiet(case: Case) -> Objection | None:
-    """Every GPU is below the noise floor. A GPU that works without a request is kept, and reported as waste."""
+    """Every unit is below the noise floor by each number. One that works without a request is reported as waste."""
     gpu = case.evidence.gpu if case.evidence else None
-    if gpu is None or gpu.active_max is None or not case.policy.gpu_active_below <= gpu.active_max <= 1:
+    work = None if gpu is None else _work(gpu, case.policy)
+    if work is None:
         return None
     engine = case.evidence.engine if case.evidence else None
     known = engine is not None and engine.running_max is not None and engine.counter_changes is not None
     reason = Reason.GPU_ACTIVE_WITHOUT_WORK if known else Reason.GPU_ACTIVE
-    return Objection(reason=reason, detail=f"gpu_active up to {gpu.active_max:.3f}")
+    return Objection(reason=reason, detail=work)
+
+
+def _work(gpu: GpuEvidence, policy: IdlePolicy) -> str | None:
+    """The number that shows work of a GPU. Profiling fields can read 0 under load (DCGM issue 303)."""
+    if gpu.active_max is not None and policy.gpu_active_below <= gpu.active_max <= 1:
+        return f"gpu_active up to {gpu.active_max:.3f}"
+    if gpu.util_max is not None and policy.gpu_active_below <= gpu.util_max / 100 <= 1:
+        return f"GPU utilization up to {gpu.util_max:g} %"
+    if gpu.work_changes > 0:
+        return f"{_count(gpu.work_changes)} changes of the counters of executions"
+    if gpu.computed_ago is not None and gpu.computed_ago < policy.window:
+        return f"a unit computed {_span(gpu.computed_ago)} ago"
+    return None
 
 
 def engine_known(case: Case) -> Objection | None:
@@ -135,7 +147,7 @@ def engine_reported(case: Case) -> Objection | None:
     if engine is None:
         if evidence is not None and evidence.reached is False:
             return Objection(reason=Reason.NEVER_REACHABLE, detail="the engine never answered")
-        return Objection(reason=Reason.METRICS_MISSING, detail="nothing from the engine in the window")
+        return Objection(reason=Reason.METRICS_MISSING, detail="no samples of the engine in the window")
     signals = {
         "requests running": engine.running_max,
         "requests waiting": engine.waiting_max,
@@ -184,20 +196,26 @@ def engine_not_restarted(case: Case) -> Objection | None:
     return None
 
 
+def gpu_known(case: Case) -> Objection | None:
+    """The numbers of each unit can prove idleness: not of shared or partitioned devices, for example."""
+    gpu = case.evidence.gpu if case.evidence else None
+    if gpu is None or not gpu.unknown:
+        return None
+    return Objection(reason=Reason.ACCELERATOR_UNKNOWN, detail=", ".join(gpu.unknown))
+
+
 def gpu_reported(case: Case) -> Objection | None:
     """Every GPU of the machine reported every signal."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
-        return Objection(reason=Reason.METRICS_MISSING, detail="nothing from the GPU exporter in the window")
-    missing = _absent(
-        "GPU exporter",
-        {
-            "gpu_active": gpu.active_max,
-            "number of GPUs": gpu.gpus,
-            "energy": gpu.energy_changes,
-            "newest sample": gpu.newest_age,
-        },
-    )
+        return Objection(reason=Reason.METRICS_MISSING, detail="no samples of the GPU exporter in the window")
+    signals = {
+        "gpu_active": gpu.active_max,
+        "number of GPUs": gpu.gpus,
+        "energy": 0.0 if gpu.without_pulse else gpu.energy_changes,
+        "newest sample": gpu.newest_age,
+    }
+    missing = _absent("GPU exporter", signals)
     if missing is not None:
         return missing
     if case.gpus_expected is None:
@@ -211,8 +229,13 @@ def gpu_reported(case: Case) -> Objection | None:
 
 
 def gpu_covered(case: Case) -> Objection | None:
-    """Enough samples of every GPU over the whole window."""
-    return _thin("GPU exporter", case.evidence.gpu if case.evidence else None, case.policy.coverage)
+    """Enough samples of every GPU over the whole window, and no page without one of them."""
+    gpu = case.evidence.gpu if case.evidence else None
+    thin = _thin("GPU exporter", gpu, case.policy.coverage)
+    if thin is not None or gpu is None or gpu.active_max is None or gpu.missed == 0:
+        return thin
+    detail = f"GPU exporter: a series was missing on {_count(gpu.missed)} pages that had others"
+    return Objection(reason=Reason.METRICS_MISSING, detail=detail)
 
 
 def gpu_fresh(case: Case) -> Objection | None:
@@ -221,13 +244,16 @@ def gpu_fresh(case: Case) -> Objection | None:
 
 
 def gpu_in_range(case: Case) -> Objection | None:
-    """`gpu_active` is between 0 and 1: a blank sentinel, a percentage or NaN is not a measurement."""
+    """Activity is a share or a percentage: a blank sentinel, another unit or NaN is not a measurement."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return None
     for value in (gpu.active_max, gpu.active_min):
         if value is not None and not 0 <= value <= 1:
             return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=f"gpu_active = {value:g}, not 0 to 1")
+    if gpu.util_max is not None and not 0 <= gpu.util_max <= 100:
+        detail = f"GPU utilization = {gpu.util_max:g} %, not 0 to 100"
+        return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     return None
 
 
@@ -240,12 +266,12 @@ def gpu_not_frozen(case: Case) -> Objection | None:
 
 
 def gpu_not_contradicted(case: Case) -> Objection | None:
-    """Power and utilization show no work while profiling fields are 0 (DCGM issue 303, exporter issue 662)."""
+    """Power shows no work while profiling fields are 0 (exporter issue 662), and no number has another unit."""
     gpu = case.evidence.gpu if case.evidence else None
     if gpu is None:
         return None
-    if gpu.util_max is not None and not 0 <= gpu.util_max < BUSY_UTILIZATION:
-        detail = f"gpu_active is {gpu.active_max} but GPU utilization {gpu.util_max:g} %"
+    if gpu.implausible:
+        detail = f"{', '.join(gpu.implausible)}: power, energy or memory has another unit"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     rated = case.watts_rated
     if rated is not None and gpu.watts_max is not None and not gpu.watts_max < _working_watts(rated):
@@ -290,6 +316,7 @@ METRIC_CHECKS: Final[tuple[Check, ...]] = (
     engine_fresh,
     engine_plausible,
     engine_not_restarted,
+    gpu_known,
     gpu_reported,
     gpu_covered,
     gpu_fresh,

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from gpufleet.domain.decisions import Decision, Objection, Reason
 from gpufleet.domain.evidence import STALE_AFTER
+from serving.accelerators.contract import UnknownCode
 from watchdogs import signals
 from watchdogs.draining import DRAIN_SLACK, Drain, drained, sleep_and_renew
 from watchdogs.idle.checks import (
@@ -27,6 +28,7 @@ from watchdogs.idle.checks import (
     no_requests,
 )
 from watchdogs.ports import Ports
+from watchdogs.promql import SeriesSelector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class FinalChecks:
     """Waits for drains, then for new scrapes. Yields each result as soon as it is known."""
 
     ports: Ports
-    series: signals.SeriesSelector
+    series: SeriesSelector
     _empty: dict[str, _Empty] = field(default_factory=dict[str, _Empty])
     _asked: datetime | None = None
     _interval: timedelta = timedelta(0)
@@ -140,18 +142,29 @@ def objection(case: Case, confirmed: DrainConfirmed, now: datetime) -> Objection
     `now` is the time of the metrics store, which the ages of the evidence refer to.
     """
     engine: tuple[Check, ...] = (_engine_in_numbers,) if confirmed.engine_answers else ()
-    gpu = (gpus_quiet, gpu_reported, gpu_in_range, gpu_not_contradicted)
+    ended = _series_ended(case)
+    reported: tuple[Check, ...] = () if ended else (gpu_reported,)
+    gpu = (gpus_quiet, *reported, gpu_in_range, gpu_not_contradicted)
     objected = judge(case, (no_requests, counters_flat, *engine, *gpu))
     if objected is not None:
         return objected
     evidence, age = case.evidence, now - confirmed.since
     for source, side, counts in (
-        ("GPU exporter", evidence.gpu if evidence else None, True),
+        ("GPU exporter", evidence.gpu if evidence else None, not ended),
         ("engine", evidence.engine if evidence else None, confirmed.engine_answers),
     ):
         if counts and (side is None or side.newest_age is None or side.newest_age >= age):
             return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: nothing newer than `drained`")
     return None
+
+
+def _series_ended(case: Case) -> bool:
+    """Whether the exporter answers without a series, because the drained engine was the program that held the device.
+
+    Exporters of some kinds report a device only while a program holds it.
+    """
+    gpu = case.evidence.gpu if case.evidence else None
+    return gpu is not None and gpu.newest_age is None and UnknownCode.NO_WORKLOAD in gpu.unknown
 
 
 def _engine_in_numbers(case: Case) -> Objection | None:

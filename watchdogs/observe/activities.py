@@ -77,7 +77,7 @@ class RecentActivities:
         if (known := self._known.get(name)) is not None:
             self._know(replace(known, silent_at=now))
 
-    def look(
+    def read_new(
         self, groups: ActivitySource, there: Iterable[Group], needed: Collection[str], since: datetime, now: datetime
     ) -> dict[str, str]:
         """Read new activities. Returns the error by group that could not be read.
@@ -114,26 +114,26 @@ class RecentActivities:
     def _is_asked(self, group: Group, needed: Collection[str], now: datetime) -> bool:
         known = self._known.get(group.name)
         if known is None:
-            self._know(known := _as_it_is(group))
+            self._know(known := _without_events(group))
         if known.read_at is None and group.name in needed:
             return True
         if group.name in self._fresh:
             return False
         if group.name in self._read_in_pass:
             # it is read again only if it was resized since then and has not answered
-            return group.name in self._resized_in_pass and _looks(group)
+            return group.name in self._resized_in_pass and _is_changing(group)
         may_answer = known.silent_at is not None and now - known.silent_at <= LATE
-        return may_answer or _looks(group) or _changed(known, _as_it_is(group))
+        return may_answer or _is_changing(group) or _changed(known, _without_events(group))
 
     def _read(self, groups: ActivitySource, group: Group, since: datetime, now: datetime) -> None:
-        known = self._known.get(group.name, _as_it_is(group))
+        known = self._known.get(group.name, _without_events(group))
         found = groups.activities([group.name], max(since, _start(known, since, now)))
         # an event that began before `start` may be dated by its end: it is not read again, so it is kept
         before = {event.id: event for event in known.events if event.at >= since}
         events = before | {event.id: event for event in found}
         self._read_in_pass.add(group.name)
         self._resized_in_pass.discard(group.name)
-        read = replace(_as_it_is(group), read_at=now, silent_at=known.silent_at, events=tuple(events.values()))
+        read = replace(_without_events(group), read_at=now, silent_at=known.silent_at, events=tuple(events.values()))
         self._know(read, [event for event in found if before.get(event.id) != event])
 
     def _know(self, one: GroupActivities, new_events: Iterable[Activity] = ()) -> None:
@@ -141,7 +141,7 @@ class RecentActivities:
         self._unsaved.setdefault(one.group, {}).update({event.id: event for event in new_events})
 
 
-def _as_it_is(group: Group) -> GroupActivities:
+def _without_events(group: Group) -> GroupActivities:
     """A group without known activities."""
     return GroupActivities(
         group=group.name, desired=group.desired, members=frozenset(group.instance_ids), leaving=group.leaving
@@ -168,7 +168,7 @@ def _start(known: GroupActivities, since: datetime, now: datetime) -> datetime:
     return min([known.read_at - OVERLAP, *open_since])
 
 
-def _looks(group: Group) -> bool:
+def _is_changing(group: Group) -> bool:
     """Whether the group is launching or ending instances."""
     return group.desired != len(group.instance_ids)
 
@@ -180,4 +180,4 @@ def _changed(before: GroupActivities, now: GroupActivities) -> bool:
 def is_stable(groups: Mapping[str, Group], names: Collection[str], wanted: int) -> bool:
     """Whether these groups have all wanted instances and are neither launching nor ending any."""
     known = [groups[name] for name in names if name in groups]
-    return not any(map(_looks, known)) and sum(group.desired for group in known) >= wanted
+    return not any(map(_is_changing, known)) and sum(group.desired for group in known) >= wanted

@@ -111,13 +111,13 @@ class OrphanActor:
         now = self._ports.clock.now()
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.cancelled(decision, "it does not run any more")
+            return self._executor.cancelled(decision, "it is no longer running")
         rule = self._rules[decision.pool or ""]
         again = self._look_again(instance, rule.name, now)
         if not again.orphans:
             return self._executor.cancelled(decision, "it belongs to a pool now")
         if again.rule_of(instance, now) != rule:
-            return self._executor.cancelled(decision, "the rule does not match it any more")
+            return self._executor.cancelled(decision, "the rule no longer matches it")
         if again.marked(instance, rule, now) is None:
             return self._executor.cancelled(decision, "its mark was removed")
         if (held := self._executor.blocked(decision, instance)) is not None:

@@ -97,6 +97,7 @@ ENGINE_CHECKS: Final[tuple[Check, ...]] = (
 )
 EXPORTER_CHECKS: Final[tuple[Check, ...]] = (
     idle_checks.gpus_quiet,
+    idle_checks.gpu_known,
     idle_checks.gpu_reported,
     idle_checks.gpu_covered,
     idle_checks.gpu_fresh,

@@ -80,8 +80,8 @@ def _stray(seen: OrphanObservation, instance: Instance) -> str:
     )
 
 
-def look(seen: OrphanObservation, rule: OrphanPolicy, now: datetime) -> Plan:
-    """What each instance would be found to be, whoever owns it: a plan that keeps all of them."""
+def inspect(seen: OrphanObservation, rule: OrphanPolicy, now: datetime) -> Plan:
+    """A plan that keeps every instance, with the result of the checks, whoever owns it."""
     decisions: list[Decision] = []
     for instance in sorted(seen.orphans, key=lambda i: _by_price(seen, i)):
         found = judge_orphan(case_of(seen, instance, rule, now)) or Objection(reason=Reason.IDLE)

@@ -36,19 +36,18 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
 
 def unmarked(decision: Decision) -> str:
     """Why an instance is kept again."""
-    return (
-        f"{decision.resource} (no pool's, rule {decision.pool}) stays: {decision.reason.sentence}; {decision.detail}."
-    )
+    reason = decision.reason.sentence
+    return f"{decision.resource} (in no pool, rule {decision.pool}) stays: {reason}; {decision.detail}."
 
 
 def stopped(decision: Decision) -> str:
     """What was stopped, and what that saves."""
     return (
-        f"{decision.resource} (no pool's, rule {decision.pool}) was stopped: {decision.reason.sentence}. That saves"
-        f" {money(decision.usd_per_hour)}; its disks still cost. A restart may find no capacity."
+        f"{decision.resource} (in no pool, rule {decision.pool}) was stopped: {decision.reason.sentence}. That saves"
+        f" {money(decision.usd_per_hour)}; its disks still cost money. A restart may find no capacity."
     )
 
 
 def failed(decision: Decision, error: str) -> str:
     """That a stop failed, and why."""
-    return f"{decision.resource} (no pool's, rule {decision.pool}) could not be stopped: {error}"
+    return f"{decision.resource} (in no pool, rule {decision.pool}) could not be stopped: {error}"

@@ -14,6 +14,7 @@ from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import EvidenceSource, IdlePolicy, OrphanPolicy
 from gpufleet.settings.document import FleetDocument
 from watchdogs import attempts, budgets, signals
+from watchdogs.accelerator_queries import highest_active
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.execute import Executor, Pass
 from watchdogs.machines import known_of
@@ -22,6 +23,7 @@ from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import OrphanObservation, unmanaged_instances
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Account, Ports
+from watchdogs.promql import SeriesSelector
 
 MARKS_LAST: Final = timedelta(days=60)
 """How far back marks are read from the ledger. An older mark is made again, with a new grace."""
@@ -165,7 +167,7 @@ class OrphanWatchdog:
                 continue
             for start in range(0, len(ids), AT_ONCE):
                 chosen = of_instances(ids[start : start + AT_ONCE])
-                series = signals.SeriesSelector(labels=chosen, engine_job=engine_job, gpu_job=gpu_job)
+                series = SeriesSelector(labels=chosen, engine_job=engine_job, gpu_job=gpu_job)
                 found |= signals.gather(self._ports.metrics, series, window, now)
         return found
 
@@ -178,7 +180,7 @@ class OrphanWatchdog:
         found: dict[str, float] = {}
         ids = [instance.id for instance in orphans]
         for start in range(0, len(ids), AT_ONCE):
-            query = signals.highest_active(of_instances(ids[start : start + AT_ONCE]), SHOWN)
+            query = highest_active(of_instances(ids[start : start + AT_ONCE]), SHOWN)
             rows = self._ports.metrics.query(query, now)
             found |= {labels["instance_id"]: value for labels, value in rows if "instance_id" in labels}
         return found

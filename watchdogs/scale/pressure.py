@@ -10,15 +10,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from gpufleet.domain.policies import ScalePolicy
-from serving import metrics
+from serving import metrics, recorded
+from serving.engines.reading import EVIDENCE, NO_EVIDENCE
 from watchdogs.ports import Metrics
 from watchdogs.scale.view import Demand, Pressure
 
-RECORDED_RUNNING: Final = "gpufleet:requests_running:pool"
-RECORDED_WAITING: Final = "gpufleet:requests_waiting:pool"
-RECORDED_ENGINES: Final = "gpufleet:engines:pool"
-RECORDED_FIRST_TOKEN: Final = "gpufleet:first_token_seconds_p95:pool"
-RECORDED_INTER_TOKEN: Final = "gpufleet:inter_token_seconds_p95:pool"
 HELD: Final = "gpufleet_held_requests"
 RATE_WINDOW: Final = timedelta(minutes=2)
 RECORDED_SPAN: Final = timedelta(minutes=6)
@@ -29,9 +25,14 @@ SLOW_QUANTILE: Final = 0.25
 _STAT: Final = "stat"
 _INSTANCE: Final = "instance_id"
 _ENGINE: Final = "engine"
-"""Stat of the instances whose engines report their load."""
+"""Stat of the instances whose engines report their running requests and their queue."""
+_IN_FLIGHT: Final = "in_flight"
+"""Stat of these instances and of those whose gate counts the requests: how many of them wait is unknown."""
 _COUNTING: Final = "counting"
-"""Stat of the instances whose engines also report token counters."""
+"""Stat of the instances in flight whose engines also report token counters."""
+
+_EACH: Final = f"pool, {_INSTANCE}, instance, engine, model_name"
+"""Labels that distinguish the engines of a pool. Engines of an instance without the last two count as one."""
 
 Stats = Mapping[str, Mapping[str, float]]
 """By pool, by stat."""
@@ -83,16 +84,19 @@ class Readings:
     def pressure(self, pool: str) -> Pressure | None:
         """Load of the engines; None: no engine of the pool reports all required metrics."""
         seen = self._present.get(pool, {})
-        needed = ("reporting", "waiting", "running_peak", "waiting_peak")
+        stated = _states_capacity(self._policies[pool])
+        reporting = "reporting_in_flight" if stated else "reporting"
+        # a policy that states what a replica carries needs no queue: the requests at a gate include those that wait
+        needed = (reporting, "running_peak", *(() if stated else ("waiting", "waiting_peak")))
         if any(name not in seen for name in needed):
             return None
         return Pressure(
-            reporting=int(seen["reporting"]),
+            reporting=int(seen[reporting]),
             # a subquery may count the steps at both of its ends
             coverage=None if (coverage := seen.get("coverage")) is None else min(1.0, coverage),
-            waiting=seen["waiting"],
+            waiting=seen.get("waiting", 0.0),
             running_peak=seen["running_peak"],
-            waiting_peak=seen["waiting_peak"],
+            waiting_peak=seen.get("waiting_peak", 0.0),
             kv_cache=seen.get("kv_cache"),
             kv_cache_peak=seen.get("kv_cache_peak"),
             first_token_s=seen.get("first_token"),
@@ -124,28 +128,42 @@ class Readings:
 def present_query(environment: str, down_after: timedelta) -> str:
     """Now and over `down_after`, in one expression."""
     here = f'{{job="engine",environment="{environment}"}}'
+    # gauges that prove nothing by the engine's contract carry this label
+    proving = f'{{job="engine",environment="{environment}",{EVIDENCE}!="{NO_EVIDENCE}"}}'
     whole, step = f"{_seconds(down_after)}s", f"{_step(down_after)}s"
-    running = f"sum by (pool) ({metrics.REQUESTS_RUNNING}{here})"
-    waiting = f"sum by (pool) ({metrics.REQUESTS_WAITING}{here})"
-    both = f"sum by (pool) ({metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here})"
-    kv_cache = f"avg by (pool) ({metrics.KV_CACHE_USAGE}{here})"
+    gauge, queue = (f"{name}{proving}" for name in (metrics.REQUESTS_RUNNING, metrics.REQUESTS_WAITING))
+    gate = recorded.at_gate(f'environment="{environment}"')
+    running = f"sum by (pool) ({gauge} or {gate})"
+    waiting = f"sum by (pool) ({queue})"
+    # engines have different labels on their gauges, and some report a queue in parts
+    loads = [f"sum by ({_EACH}) ({name})" for name in (gauge, queue)]
+    both = f"sum by (pool) ({' + '.join(loads)} or {gate})"
+    # such a gauge of the KV cache may keep its last value: without a request at the gate, no block is in use
+    used = f"{metrics.KV_CACHE_USAGE}{here}"
+    at_work = f"clamp_max(max by ({_INSTANCE}) ({gate}), 1)"
+    kept = f"{used} * on ({_INSTANCE}) group_left () {at_work}"
+    kv_cache = f"avg by (pool) ({kept} or {used} unless on ({_INSTANCE}) {gate})"
     short = f"{_seconds(min(RATE_WINDOW, down_after))}s"
     tokens = _rates(here, short)
     # two routers hold different requests
     router = f'{HELD}{{job="{metrics.ROUTER_JOB}",environment='
     held = f'sum by (pool) ({router}"{environment}"}} or {router}""}})'
     # an instance with an engine that does not report its queue is not read: its load would be underestimated
-    whole_engines = f"{metrics.REQUESTS_RUNNING}{here} + {metrics.REQUESTS_WAITING}{here}"
-    reported = (whole_engines, f"{metrics.REQUESTS_RUNNING}{here}", f"{metrics.REQUESTS_WAITING}{here}")
-    engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in reported)
-    counters = (f"rate({name}{here}[{short}])" for name in (metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS))
-    counting = " == ".join((engines, *(f"count by (pool, {_INSTANCE}) ({series})" for series in counters)))
+    engines = " == ".join(f"count by (pool, {_INSTANCE}) ({series})" for series in (" + ".join(loads), *loads))
+    in_flight = f"({engines} or count by (pool, {_INSTANCE}) ({gate}))"
+    counters = (
+        f"sum by ({_EACH}) (rate({name}{here}[{short}]))"
+        for name in (metrics.GENERATION_TOKENS, metrics.PROMPT_TOKENS)
+    )
+    counting = " == ".join((in_flight, *(f"count by (pool, {_INSTANCE}) ({series})" for series in counters)))
     steps = _seconds(down_after) / _step(down_after)
     return _union(
         {
             _ENGINE: engines,
+            _IN_FLIGHT: in_flight,
             _COUNTING: counting,
             "reporting": f"count by (pool) ({engines})",
+            "reporting_in_flight": f"count by (pool) ({in_flight})",
             "coverage": f"count_over_time(({running})[{whole}:{step}]) / {steps:g}",
             "waiting": waiting,
             "running_peak": f"max_over_time(({running})[{whole}:{step}])",
@@ -189,7 +207,8 @@ def past_query(environment: str, policies: Mapping[str, ScalePolicy]) -> str:
 def _full(environment: str, pools: Sequence[str], bound: float) -> str:
     """Median of running requests per replica over the minutes with too long a queue."""
     running, waiting, engines = (
-        _by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_WAITING, RECORDED_ENGINES)
+        _by_pool(environment, pools, name)
+        for name in (recorded.POOL_RUNNING, recorded.POOL_WAITING, recorded.POOL_ENGINES)
     )
     queued = f"{running} / {engines} and {waiting} > {bound:g} * {engines}"
     return _union({"full": f"quantile_over_time(0.5, ({queued})[1d:1m])"})
@@ -201,10 +220,10 @@ def _slow(environment: str, pools: Sequence[str], first_token_s: float | None, i
     In most of these minutes the pool had grown already, or waited for new replicas. A recorded percentile lags behind
     its load by up to `RECORDED_SPAN`: so the highest load of that span counts.
     """
-    running, engines = (_by_pool(environment, pools, name) for name in (RECORDED_RUNNING, RECORDED_ENGINES))
+    running, engines = (_by_pool(environment, pools, name) for name in (recorded.POOL_RUNNING, recorded.POOL_ENGINES))
     missed = " or ".join(
         f"{_by_pool(environment, pools, name)} > {objective:g}"
-        for name, objective in ((RECORDED_FIRST_TOKEN, first_token_s), (RECORDED_INTER_TOKEN, inter_token_s))
+        for name, objective in ((recorded.POOL_TTFT_P95, first_token_s), (recorded.POOL_ITL_P95, inter_token_s))
         if objective is not None
     )
     ran = f"max_over_time(({running} / {engines})[{_seconds(RECORDED_SPAN)}s:1m])"
@@ -244,19 +263,26 @@ def _stats(rows: Sequence[Row]) -> Stats:
 
 def _engines(rows: Sequence[Row], policies: Mapping[str, ScalePolicy]) -> Mapping[str, AbstractSet[str]]:
     """By pool: the instances that report all metrics by which its policy measures load."""
-    in_tokens = {
-        pool
-        for pool, policy in policies.items()
-        if policy.requests_per_replica is None and policy.tokens_per_second_per_replica is not None
-    }
+    needed = {pool: _needed(policy) for pool, policy in policies.items()}
     found: dict[str, set[str]] = {}
     for labels, _ in rows:
         if "pool" in labels and labels.get(_INSTANCE):
             pool = labels["pool"]
             read = found.setdefault(pool, set())
-            if labels[_STAT] == (_COUNTING if pool in in_tokens else _ENGINE):
+            if labels[_STAT] == needed.get(pool, _ENGINE):
                 read.add(labels[_INSTANCE])
     return found
+
+
+def _needed(policy: ScalePolicy) -> str:
+    """The stat of the instances whose load is measured as the policy states it."""
+    if policy.requests_per_replica is not None:
+        return _IN_FLIGHT
+    return _ENGINE if policy.tokens_per_second_per_replica is None else _COUNTING
+
+
+def _states_capacity(policy: ScalePolicy) -> bool:
+    return _needed(policy) != _ENGINE
 
 
 def _seconds(span: timedelta) -> int:

@@ -69,10 +69,10 @@ class PendingResizes:
     Each pool waits for at most its `fallback_after`, however many groups it asks.
     """
 
-    def __init__(self, document: FleetDocument, ports: Ports, looks: PassObservations) -> None:
+    def __init__(self, document: FleetDocument, ports: Ports, observations: PassObservations) -> None:
         self._document = document
         self._ports = ports
-        self._looks = looks
+        self._observations = observations
         self._asks: dict[str, _Ask] = {}
         self.since: dict[str, datetime] = {}
         """By pool: the time of the first request of this pass that it waits for."""
@@ -129,12 +129,12 @@ class PendingResizes:
 
     def _read(self) -> None:
         """Drop the requests that were answered: by instances, or by a refusal."""
-        there = self._looks.again(self._ports, sorted(self._asks))
+        there = self._observations.again(self._ports, sorted(self._asks))
         for group in there:
             ask = self._asks[group.name]
             if len([key for key in group.instance_ids if key not in ask.unseen]) >= ask.size:
                 del self._asks[group.name]
-        happened = self._looks.lists.happened
+        happened = self._observations.lists.happened
         asked = [group for group in there if group.name in self._asks]
         happened.wait(self._ports.groups, asked, self._ports.clock.now())
         for name, ask in list(self._asks.items()):
@@ -145,7 +145,7 @@ class PendingResizes:
         """Count requests as refused when the whole time of their pool is over."""
         over = {ask.pool for ask in self._asks.values() if now >= max(self._moments(ask.pool))}
         for name in [name for name, ask in self._asks.items() if ask.pool in over]:
-            self._looks.lists.happened.silent(name, now)
+            self._observations.lists.happened.silent(name, now)
             del self._asks[name]
 
     def _moments(self, pool: str) -> Sequence[datetime]:
@@ -165,7 +165,7 @@ class SpotActor:
         executor: Executor,
         groups: Mapping[str, Group],
         instances: Mapping[str, Instance],
-        looks: PassObservations,
+        observations: PassObservations,
         answers: PendingResizes,
     ) -> None:
         self._document = document
@@ -173,7 +173,7 @@ class SpotActor:
         self._executor = executor
         self._groups = groups
         self._instances = instances
-        self._looks = looks
+        self._observations = observations
         self._answers = answers
         self._shrinking: list[str] = []
         self._again: dict[str, Group] = {}
@@ -222,10 +222,10 @@ class SpotActor:
         if size >= group.desired and (stopped := [one.process for one in group.suspended if one.by_cloud]):
             # its cloud suspended it because launches failed: resume it to try the zone again
             self._ports.groups.resume_processes(group.name, stopped)
-        self._looks.resized(group.name)
+        self._observations.resized(group.name)
         self._ports.groups.resize(group, size)
         if size < group.desired:
-            self._looks.shrunk(group.name, size)
+            self._observations.shrunk(group.name, size)
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
             self._executor.notify(

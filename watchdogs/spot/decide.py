@@ -76,7 +76,7 @@ def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     """
     asks, reason = _asks(pool, sizes, now)
     moves = reason is Reason.SAFER_ZONE
-    detail = "one moves here" if moves else f"{sizes.spot_missing} missing in the pool"
+    detail = "one instance moves here" if moves else f"{sizes.spot_missing} missing in the pool"
     decisions: list[Decision] = []
     for group in pool.groups_of(CapacityType.SPOT):
         # draining instances count in the desired size of the group until they end
@@ -92,7 +92,7 @@ def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
         elif obstacle is not None:
             decisions.append(_keep(pool, group, obstacle.reason, obstacle.detail))
         else:
-            decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} there"))
+            decisions.append(_keep(pool, group, Reason.AS_WANTED, f"{there} instances"))
     return decisions + _surplus_spot(pool, sizes, now)
 
 
@@ -165,7 +165,7 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
         if lacks <= 0:
             names = ", ".join(one.name for one in open_zones)
-            return [_keep(pool, group, Reason.SPOT_WANTED, f"still to be asked: {names}")]
+            return [_keep(pool, group, Reason.SPOT_WANTED, f"spot is requested in these groups first: {names}")]
     if lacks > 0:
         closed = _obstacle(pool, group, now)
         if closed is not None and closed.reason in _LAUNCH_BLOCKED and group.desired > there + group.unseen:
@@ -211,7 +211,7 @@ def _why_missing(sizes: Sizes) -> str:
 def _not_more(pool: SpotPool, group: GroupView, asked: int) -> str:
     """Why no more fallback capacity is requested although more is wanted."""
     if asked <= 0:
-        return f"at its largest size of {group.max}"
+        return f"at its maximum size of {group.max}"
     refused = zones.refused_last(pool, group)
     return f"{asked} requested" if refused is None else f"{asked} requested, the cloud refuses: {refused}"
 
@@ -222,7 +222,9 @@ def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) ->
     # a late instance replaces none, and is ended when none is needed
     if sizes.on_demand + (0 if needed else sizes.on_demand_late) <= needed:
         if sizes.spot + sizes.reserved >= pool.target:
-            return [_keep(pool, group, Reason.HOLDING_FALLBACK, f"ready for {pool.policy.hold}: {sizes.stable}")]
+            return [
+                _keep(pool, group, Reason.HOLDING_FALLBACK, f"{sizes.stable} have been ready for {pool.policy.hold}")
+            ]
         # its group launches replacements by itself: people must be notified
         if (failing := zones.boots_failing(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]
@@ -231,11 +233,13 @@ def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) ->
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another instance is draining")]
     members = [m for m in pool.members_of(group.name) if lifecycle.can_be_drained(m)]
     if not members:
-        return [_keep(pool, group, Reason.NOT_STOPPABLE, "no agent there answers, so no instance can be drained")]
+        return [
+            _keep(pool, group, Reason.NOT_STOPPABLE, "no agent of the group answers, so no instance can be drained")
+        ]
     kept, chosen = lifecycle.first_drainable(sorted(members, key=_give_back_first))
     keeps = [_kept(pool, member) for member in kept]
     if chosen is None:
-        return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "all that could be given back"), *keeps]
+        return [_keep(pool, group, Reason.KEPT_BY_PEOPLE, "every instance that could be given back"), *keeps]
     if chosen.ready and sum(member.ready for member in pool.members_of(group.name)) <= needed:
         return [_keep(pool, group, Reason.HOLDING_FALLBACK, "another instance must be ready first"), *keeps]
     if sizes.spot_ready == 0 or sizes.on_demand > pool.target:

@@ -65,9 +65,9 @@ class SpotWatchdog:
         self._document = document
         self._ports = ports
         self._lists = lists or SharedLists()
-        self._pass_looks = _looks_of(ports, self._lists)
+        self._observations = _observations_of(ports, self._lists)
         self._views = Views(document, ports)
-        self._answers = acting.PendingResizes(document, ports, self._pass_looks)
+        self._answers = acting.PendingResizes(document, ports, self._observations)
         self._ends = EndReasons(ports)
         self._acted = False
 
@@ -86,16 +86,17 @@ class SpotWatchdog:
         """
         self._acted = False
         try:
-            return self._looks()
+            return self._rounds()
         except OSError as error:
             if self._acted:
                 raise CutShortError(str(error)) from error
             raise
 
-    def _looks(self) -> Pass[tuple[SpotPool, ...]]:
+    def _rounds(self) -> Pass[tuple[SpotPool, ...]]:
+        """Observe, decide and resize until all groups have answered; then end instances."""
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
-        self._pass_looks = _looks_of(self._ports, self._lists)
-        self._answers = acting.PendingResizes(self._document, self._ports, self._pass_looks)
+        self._observations = _observations_of(self._ports, self._lists)
+        self._answers = acting.PendingResizes(self._document, self._ports, self._observations)
         executor = Executor(self._ports, acting.RULES)
         executor.settle(partial(acting.settle, executor, self._ports, self._document))
         rounds = 0
@@ -114,7 +115,7 @@ class SpotWatchdog:
                 executor,
                 seen.fleet.groups,
                 seen.fleet.members,
-                self._pass_looks,
+                self._observations,
                 self._answers,
             )
             self._acted = self._acted or bool(plan.acting)
@@ -202,7 +203,7 @@ class SpotWatchdog:
         self._lists.happened.recall(lambda: ports.ledger.activities(now - REMEMBERED))
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
-        fleet = read(ports, self._pass_looks, names, now)
+        fleet = read(ports, self._observations, names, now)
         members = fleet.members
         actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
@@ -308,13 +309,13 @@ class SpotWatchdog:
             if pool.spare > 0 or not is_stable(fleet.groups, names, wanted):
                 needed |= names
         since, happened = now - REMEMBERED, self._lists.happened
-        errors = happened.look(self._ports.groups, fleet.groups.values(), needed, since, now)
+        errors = happened.read_new(self._ports.groups, fleet.groups.values(), needed, since, now)
         for name, error in errors.items():
             self._ports.log.error("activities_unreadable", group=name, error=error)
         return self._ends.resolved(happened.events(fleet.groups, since), lost, now), errors
 
 
-def _looks_of(ports: Ports, lists: SharedLists) -> PassObservations:
+def _observations_of(ports: Ports, lists: SharedLists) -> PassObservations:
     """The shared observations of a pass that begins now."""
     lists.happened.begin()
     return PassObservations(InstanceReader(ports.inventory), lists, ports.clock.now().replace(microsecond=0))

@@ -347,8 +347,8 @@ def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, date
 def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     events = pool.events_of(group.name)
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
-    looks_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
-    if not refused and looks_by_itself and events and events[-1].kind.refuses:
+    launches_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
+    if not refused and launches_by_itself and events and events[-1].kind.refuses:
         # it is replacing a lost instance, and was refused before this pass began
         refused = [event for event in events[-1:] if now - event.at < pool.policy.zone_backoff]
     if not refused:
@@ -386,11 +386,11 @@ def _pausing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
     left = refusal_pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
         return None
-    detail = f"refused {len(refused)} times lately; asked again in {left.total_seconds():.0f} s"
+    detail = f"refused {len(refused)} times recently; asked again in {left.total_seconds():.0f} s"
     return Objection(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
 def _full(pool: SpotPool, group: GroupView) -> Objection | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
-    return Objection(reason=Reason.AS_WANTED, detail=f"at its largest size of {group.max}")
+    return Objection(reason=Reason.AS_WANTED, detail=f"at its maximum size of {group.max}")

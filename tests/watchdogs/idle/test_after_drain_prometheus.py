@@ -18,6 +18,8 @@ from app.adapters import FleetAgents
 from gpufleet.clouds.agents import NodeAgents
 from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.decisions import OutcomeKind, Reason
+from serving.accelerators import CONTRACTS
+from serving.accelerators.relabelling import relabelling
 from tests.fixtures import prometheus, signing
 from tests.fixtures.networks import served
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
@@ -145,6 +147,7 @@ def watched(tmp_path: Path) -> Generator[Watched]:
         jobs = [
             {
                 "job_name": job,
+                "metric_relabel_configs": relabelling(CONTRACTS.values()),
                 "static_configs": [
                     {
                         "targets": [f"127.0.0.1:{stack.enter_context(serving(page, machine))}"],
@@ -152,7 +155,7 @@ def watched(tmp_path: Path) -> Generator[Watched]:
                     }
                 ],
             }
-            for job, page in (("engine", machine.engine), ("dcgm", machine.gpu))
+            for job, page in (("engine", machine.engine), ("accelerator", machine.gpu))
         ]
         configuration = {"global": {"scrape_interval": f"{EVERY_S}s"}, "scrape_configs": jobs}
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration))

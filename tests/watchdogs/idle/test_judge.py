@@ -83,7 +83,21 @@ TRAPS = [
     pytest.param(case(evidence=gpu(active_max=NAN)), Reason.METRICS_IMPLAUSIBLE, id="gpu_active NaN"),
     pytest.param(case(evidence=gpu(active_min=-1.0)), Reason.METRICS_IMPLAUSIBLE, id="gpu_active negative"),
     pytest.param(case(evidence=gpu(active_max=37.0)), Reason.METRICS_IMPLAUSIBLE, id="percent, not a share"),
-    pytest.param(case(evidence=gpu(util_max=97.0)), Reason.METRICS_IMPLAUSIBLE, id="PROF reads 0 under load"),
+    pytest.param(case(evidence=gpu(util_max=97.0)), Reason.GPU_ACTIVE_WITHOUT_WORK, id="PROF reads 0 under load"),
+    pytest.param(case(evidence=gpu(work_changes=2.0)), Reason.GPU_ACTIVE_WITHOUT_WORK, id="executions counted"),
+    pytest.param(
+        case(evidence=gpu(computed_ago=timedelta(minutes=29))), Reason.GPU_ACTIVE_WITHOUT_WORK, id="idle clock"
+    ),
+    pytest.param(
+        case(evidence=gpu(unknown=("no_workload",), active_max=None, newest_age=None)),
+        Reason.ACCELERATOR_UNKNOWN,
+        id="series ended with the workload",
+    ),
+    pytest.param(case(evidence=gpu(unknown=("shared_device",))), Reason.ACCELERATOR_UNKNOWN, id="shared"),
+    pytest.param(
+        case(evidence=gpu(implausible=("implausible_value",))), Reason.METRICS_IMPLAUSIBLE, id="another unit"
+    ),
+    pytest.param(case(evidence=gpu(missed=1.0)), Reason.METRICS_MISSING, id="one page lacked a GPU"),
     pytest.param(case(evidence=gpu(util_max=4294967295.0)), Reason.METRICS_IMPLAUSIBLE, id="utilization blank"),
     pytest.param(case(evidence=gpu(watts_max=60.0)), Reason.METRICS_IMPLAUSIBLE, id="0 activity at full power"),
     pytest.param(case(evidence=gpu(watts_max=NAN)), Reason.METRICS_IMPLAUSIBLE, id="energy NaN"),

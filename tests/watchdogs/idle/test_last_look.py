@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.domain.decisions import Action, Decision, OutcomeKind, Reason
-from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence
+from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet, mark
 from tests.fixtures.watchdogs.fake_ports import FakeInventory
@@ -136,9 +136,23 @@ LOOKS = [
     pytest.param(
         replace(QUIET, gpu=replace(QUIET_GPU, active_min=-1.0)), True, Reason.METRICS_IMPLAUSIBLE, id="blank"
     ),
-    pytest.param(replace(QUIET, gpu=replace(QUIET_GPU, util_max=80.0)), True, Reason.METRICS_IMPLAUSIBLE, id="util"),
+    pytest.param(
+        replace(QUIET, gpu=replace(QUIET_GPU, util_max=80.0)), True, Reason.GPU_ACTIVE_WITHOUT_WORK, id="util"
+    ),
     pytest.param(
         replace(QUIET, gpu=replace(QUIET_GPU, newest_age=AGO)), True, Reason.METRICS_STALE, id="exporter stale"
+    ),
+    pytest.param(
+        replace(QUIET, gpu=GpuEvidence(unknown=("no_workload",))), False, None, id="series ended with the engine"
+    ),
+    pytest.param(
+        replace(QUIET, gpu=GpuEvidence(unknown=("no_workload",), active_max=0.4)),
+        False,
+        Reason.GPU_ACTIVE_WITHOUT_WORK,
+        id="worked before its series ended",
+    ),
+    pytest.param(
+        replace(QUIET, gpu=GpuEvidence(unknown=("missing_series",))), False, Reason.METRICS_MISSING, id="no series"
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.ledgers import ledger_name
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.policies import IdlePolicy

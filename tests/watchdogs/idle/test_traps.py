@@ -263,10 +263,10 @@ def rename_engine(page: Page) -> Page:
     return [one.named(one.name.replace("gpufleet_engine_", "engine_")) for one in page]
 
 
-PAGES = {"engine": engine, "dcgm": exporter}
+PAGES = {"engine": engine, "accelerator": exporter}
 NO_MEASUREMENT = Reason.METRICS_IMPLAUSIBLE
 TRAPS: dict[str, list[Trap]] = {
-    "dcgm": [
+    "accelerator": [
         *(
             Trap(
                 name=f"{what} of {field.split('_FI_')[1]}", bend=with_series(field, flat(blank)), idle=NO_MEASUREMENT
@@ -286,7 +286,7 @@ TRAPS: dict[str, list[Trap]] = {
         ),
         Trap(name="PROF reads 0 under load", bend=with_series(ACTIVE, flat(0.0))),
         Trap(name="PROF reads 0, no utilization", bend=both(with_series(ACTIVE, flat(0.0)), without(UTIL))),
-        Trap(name="PROF fields absent", bend=without(ACTIVE), idle=Reason.METRICS_MISSING),
+        Trap(name="PROF fields absent", bend=without(ACTIVE), idle=Reason.ACCELERATOR_UNKNOWN),
         Trap(
             name="profiling paused",
             bend=only(ACTIVE, lambda one: one.with_value(until(flat(0.0), 400))),
@@ -430,6 +430,7 @@ TRAPS: dict[str, list[Trap]] = {
         Trap(
             name="MIG, the busy slice is not reported",
             bend=lambda page: [one for one in sliced(page) if one.name == ENERGY or one.labels["GPU_I_ID"] != "13"],
+            idle=Reason.ACCELERATOR_UNKNOWN,
         ),
         Trap(name="hostname for Hostname", bend=relabelled),
         Trap(name="hostname for Hostname, within the window", bend=relabelled_late, idle=Reason.METRICS_MISSING),

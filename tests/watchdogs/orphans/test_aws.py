@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from app.unmanaged import SearchScope
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_unmanaged import look
+from cli.watch_unmanaged import show_idle
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import NAMESPACE, POWER, UTILIZATION, CloudWatch
 from gpufleet.domain import tags
@@ -138,7 +138,7 @@ def test_an_unprovisioned_fleet_is_judged_by_cloudwatch(account: Any, capfd: pyt
                 reported(account, one, UTILIZATION, value, gpu, every)
                 reported(account, one, POWER, 20.0, gpu, every)
     other = launched(account("ec2"), "g5.xlarge", team="sales")
-    code = look(SearchScope(region="us-east-1", tag="team=research"), LATER, as_json=True)
+    code = show_idle(SearchScope(region="us-east-1", tag="team=research"), LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
     assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == expected
     assert {d["action"] for d in answer["decisions"]} == {"keep"}
@@ -149,7 +149,7 @@ def test_an_unprovisioned_fleet_is_judged_by_cloudwatch(account: Any, capfd: pyt
         "cloudwatch:list_metrics": 2,
         "cloudwatch:get_metric_data": 1,
     }
-    assert look(SearchScope(region="us-east-1"), LATER, as_json=True) is Exit.FOUND
+    assert show_idle(SearchScope(region="us-east-1"), LATER, as_json=True) is Exit.FOUND
     assert other in capfd.readouterr().out, "without a tag: all GPU machine types"
 
 

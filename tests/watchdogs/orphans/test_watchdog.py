@@ -152,10 +152,10 @@ CHANGES = [
     (adopt, "it belongs to a pool now"),
     (work, Reason.SERVING.sentence),
     (unmark, "its mark was removed"),
-    (retag, "the rule does not match it any more"),
+    (retag, "the rule no longer matches it"),
     (lose_the_lease, LEASE_OVER),
-    (vanish, "it does not run any more"),
-    (halt, "it does not run any more"),
+    (vanish, "it is no longer running"),
+    (halt, "it is no longer running"),
     (join_a_group, Reason.NOT_STOPPABLE.sentence),
     (silence_the_engine, Reason.METRICS_MISSING.sentence),
 ]

@@ -77,6 +77,7 @@ def _engines() -> Iterator[str]:
                 labels = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",engine="0"'
                 yield f"{name}{{{labels}}} {usual} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
         yield from _silent_engines(name)
+        yield from _engines_with_other_labels(name)
     yield f"# TYPE {FIRST_TOKEN} histogram"
     labels = f'{HERE},job="engine",instance_id="i-1"'
     for le, share in (("0.1", 0.5), ("0.5", 1.0), ("+Inf", 1.0)):
@@ -98,6 +99,20 @@ def _silent_engines(name: str) -> Iterator[str]:
         for ago in (40, 25, 10):
             at = (NOW - timedelta(seconds=ago)).timestamp()
             yield f"{name}{{{_uncounted(instance, engine)}}} 0 {at:.0f}"
+
+
+def _engines_with_other_labels(name: str) -> Iterator[str]:
+    """Pool `parts` reports its queue as two numbers, pool `types` names a type of request on each gauge."""
+    if "kv_cache" in name:
+        return
+    waits = "waiting" in name
+    parts = [('part="a"', 1), ('part="b"', 3)] if waits else [('engine_type="unified"', 2)]
+    types = [(f'request_type="{"waiting" if waits else "active"}"', 4 if waits else 2)]
+    for pool, series in (("parts", parts), ("types", types)):
+        for labels, value in series:
+            own = f'environment="test",pool="{pool}",job="engine",instance_id="i-{pool}",{labels}'
+            for ago in (40, 25, 10):
+                yield f"{name}{{{own}}} {value} {(NOW - timedelta(seconds=ago)).timestamp():.0f}"
 
 
 UNCOUNTED = (("i-1", 0), ("i-1", 1), ("i-2", 0), ("i-3", 0), ("i-4", 0))
@@ -122,6 +137,29 @@ def _tokens() -> Iterator[str]:
             yield f"gpufleet_engine_{name}_tokens_total{{{labels}}} {n * usual} {at.timestamp():.0f}"
 
 
+GATED = (("gated", "g-1"), ("gated", "g-2"), ("gated", "g-down"), ("unstated", "u-1"), ("ungated", "n-1"))
+"""Pools of engines whose gauges keep their last values. The engine of g-down does not answer; n-1 has no gate."""
+
+
+def _gated() -> Iterator[str]:
+    """Gauges at rest at seven running, five waiting and a full cache. The gates counted two, eight, and two again."""
+    peak = NOW - timedelta(minutes=10)
+    for name, last in (("requests_running", 7), ("requests_waiting", 5), ("kv_cache_usage_ratio", 0.96)):
+        yield f"# TYPE kept_{name} gauge"
+        for pool, instance in GATED:
+            labels = f'environment="test",pool="{pool}",job="engine",instance_id="{instance}",evidence="none"'
+            for at in MOMENTS if instance != "g-down" else ():
+                yield f"gpufleet_engine_{name}{{{labels}}} {last} {at.timestamp():.0f}"
+    for name, job in (("up", "engine"), ("gpufleet_node_engine_requests", "node")):
+        yield f"# TYPE {name} gauge"
+        for pool, instance in GATED:
+            labels = f'environment="test",pool="{pool}",job="{job}",instance_id="{instance}"'
+            for at in MOMENTS if name == "up" or pool != "ungated" else ():
+                opened = 0 if instance == "g-2" else 8 if at == peak else 2
+                value = int(instance != "g-down") if name == "up" else opened
+                yield f"{name}{{{labels}}} {value} {at.timestamp():.0f}"
+
+
 def _held() -> Iterator[str]:
     """Three requests were held by a router, until a quarter of an hour ago; its gauge reported them only then.
 
@@ -138,7 +176,7 @@ def _held() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
     folder: Path = tmp_path_factory.mktemp("scale")
-    text = "\n".join((*_history(), *_engines(), *_tokens(), *_held(), "# EOF", ""))
+    text = "\n".join((*_history(), *_engines(), *_tokens(), *_gated(), *_held(), "# EOF", ""))
     (folder / "history.om").write_text(text)
     (folder / "prometheus.yml").write_text("global: {scrape_interval: 15s}\n")
     subprocess.run(
@@ -151,7 +189,11 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readings]:
         store = Prometheus(url)
         try:
             fast = replace(POLICY, first_token_s=0.5, inter_token_s=0.1)
-            policies = dict.fromkeys(("chat", "mute", "other"), POLICY) | {"young": fast, "brief": fast}
+            policies = dict.fromkeys(("chat", "mute", "other", "parts", "types", "gated", "ungated"), POLICY) | {
+                "young": fast,
+                "brief": fast,
+            }
+            policies["unstated"] = replace(POLICY, requests_per_replica=None)
             policies["uncounted"] = replace(POLICY, requests_per_replica=None, tokens_per_second_per_replica=10)
             yield pressure.read(store, "test", policies, NOW)
         finally:
@@ -194,6 +236,15 @@ def test_an_instance_of_which_an_engine_counts_no_tokens_is_not_read_where_token
     )
 
 
+@pytest.mark.parametrize("pool", ["parts", "types"])
+def test_engines_whose_gauges_have_different_labels_are_read(readings: Readings, pool: str) -> None:
+    assert readings.without_metrics(pool, {f"i-{pool}"}) == 0
+    seen, demand = readings.pressure(pool), readings.demand(pool)
+    assert seen is not None and demand is not None
+    assert (seen.reporting, seen.waiting, seen.running_peak, seen.kv_cache) == (1, 4, 2, None)
+    assert demand.now == pytest.approx(0.6)
+
+
 def test_requests_per_replica_at_full_queues_are_read(readings: Readings) -> None:
     seen = [readings.pressure(pool) for pool in ("chat", "young")]
     assert [one.full for one in seen if one is not None] == [None, 16.0]
@@ -221,3 +272,24 @@ def test_demand_is_current_and_highest_within_the_window(readings: Readings) -> 
 
 def test_a_pool_without_reports_is_unknown(readings: Readings) -> None:
     assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)
+
+
+def test_load_is_the_count_of_the_gate_where_gauges_keep_their_last_values(readings: Readings) -> None:
+    seen, demand = readings.pressure("gated"), readings.demand("gated")
+    assert seen is not None and demand is not None
+    assert (seen.reporting, seen.running_peak, seen.waiting, seen.waiting_peak) == (2, 8, 0, 0)
+    assert (demand.now, demand.peak) == (pytest.approx(0.2), pytest.approx(0.8))
+    assert seen.coverage == pytest.approx(1.0, abs=0.02)
+    # nothing is in the cache of a replica without requests
+    assert seen.kv_cache == pytest.approx(0.48)
+    assert readings.without_metrics("gated", {"g-1", "g-2", "g-down"}) == 1
+
+
+def test_a_queue_at_a_gate_is_unknown(readings: Readings) -> None:
+    """A policy that does not state what a replica carries needs it."""
+    assert readings.pressure("unstated") is None
+    assert readings.without_metrics("unstated", {"u-1"}) == 1
+
+
+def test_load_is_unknown_with_neither_a_gate_nor_gauges_that_prove_it(readings: Readings) -> None:
+    assert (readings.pressure("ungated"), readings.demand("ungated")) == (None, None)

@@ -14,6 +14,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from hosts.monitoring import rules
+from serving import recorded
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting
 from tests.fixtures.watchdogs.scale import BUSY, Store, scaled
 from watchdogs.boots import BOOT_DEFAULT
@@ -670,10 +671,10 @@ def test_a_ready_replica_is_read_only_where_its_own_metrics_are() -> None:
 
 
 def test_history_is_read_from_series_that_are_recorded() -> None:
-    recorded = {r.name for r in rules.recordings(rules.RuleSettings())}
-    needed = {pressure.RECORDED_RUNNING, pressure.RECORDED_WAITING, pressure.RECORDED_ENGINES}
-    latency = {pressure.RECORDED_FIRST_TOKEN, pressure.RECORDED_INTER_TOKEN}
-    assert needed | latency <= recorded
+    written = {r.name for r in rules.recordings(rules.RuleSettings())}
+    needed = {recorded.POOL_RUNNING, recorded.POOL_WAITING, recorded.POOL_ENGINES}
+    latency = {recorded.POOL_TTFT_P95, recorded.POOL_ITL_P95}
+    assert needed | latency <= written
 
 
 def test_a_constant_load_is_tried_on_fewer_replicas_once_a_day() -> None:

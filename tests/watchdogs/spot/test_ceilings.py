@@ -108,7 +108,7 @@ def test_on_demand_that_hangs_is_not_replaced_beyond_its_groups_largest_size() -
     pool = spot_pool([spot(A), on_demand(2, most=2)], hanging(OD, 2), target=2, max=6, events=refused(A))
     decision = of(decide([pool], START), OD)
     assert (decision.action, decision.reason) == (Action.KEEP, Reason.FALLBACK)
-    assert decision.detail == "at its largest size of 2"
+    assert decision.detail == "at its maximum size of 2"
 
 
 def test_open_requests_of_all_groups_count_toward_the_ceiling() -> None:

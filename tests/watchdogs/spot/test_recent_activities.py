@@ -37,7 +37,7 @@ class Asked:
 def look(happened: RecentActivities, *asked: Any) -> dict[str, str]:
     """The first look of a pass."""
     happened.begin()
-    return happened.look(*asked)
+    return happened.read_new(*asked)
 
 
 def event(id_: str, at: datetime, kind: ActivityKind = ActivityKind.NO_CAPACITY) -> Activity:
@@ -104,7 +104,7 @@ def test_activities_read_while_waiting_are_not_read_again() -> None:
     look(happened, groups, [asking], ["a"], SINCE, START)
     happened.resized("a")
     happened.wait(groups, [asking], START)
-    happened.look(groups, [asking], ["a"], SINCE, START)
+    happened.read_new(groups, [asking], ["a"], SINCE, START)
     assert len(groups.since) == 2
     look(happened, groups, [asking], ["a"], SINCE, START + MINUTE)
     assert len(groups.since) == 3

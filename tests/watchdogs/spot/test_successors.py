@@ -224,7 +224,7 @@ def test_idle_instance_is_ended_first() -> None:
 def test_fallback_waits_until_each_zone_was_asked() -> None:
     found = decided([group(A, 0, max=9), group(OD, 0)], [], target=2)[OD]
     assert (found.action, found.reason) == (Action.KEEP, Reason.SPOT_WANTED)
-    assert found.detail == f"still to be asked: {A}"
+    assert found.detail == f"spot is requested in these groups first: {A}"
 
 
 def test_request_beyond_a_quota_stays_open() -> None:

@@ -161,7 +161,7 @@ def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, 
         ),
         pytest.param(on_demand_fallback(*[False] * 4), None, "replaces 2 missing", id="both successors hang, too"),
         pytest.param(
-            on_demand_fallback(True, False, most=2), None, "at its largest size of 2", id="max reached: no successor"
+            on_demand_fallback(True, False, most=2), None, "at its maximum size of 2", id="max reached: no successor"
         ),
         pytest.param(
             on_demand_fallback(True, False, desired=3), None, "1 requested", id="the successor is on its way"
