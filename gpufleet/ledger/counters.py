@@ -2,8 +2,9 @@
 
 Rules. A counter that decreases, or whose process is newer, was reset: its value then counts from zero. A
 difference is counted at the time of its later reading, so that the sums over any partition of a window are equal.
-The first reading of an engine counts from zero when its process began to count not long before (`MAX_GAP`); else
-the tokens before it are unknown. A difference over more than `MAX_GAP` is exact in size, inexact in time, and marked.
+The first reading of an engine counts from zero when its process began to count not long before (`MAX_GAP`), or when
+it has counted nothing yet; else the tokens before it are unknown. A difference over more than `MAX_GAP` is exact in
+size, inexact in time, and marked.
 """
 
 from dataclasses import dataclass, replace
@@ -74,8 +75,10 @@ def step(before: TokenReading | None, after: TokenReading) -> Tokens:
 
 
 def begins(reading: TokenReading) -> bool:
-    """Whether the engine's process is so young that its first reading counts from zero."""
-    return reading.created_at is not None and reading.at - reading.created_at <= MAX_GAP
+    """Whether the first reading counts from zero: the engine's process is young, or has counted nothing yet."""
+    if reading.created_at is not None and reading.at - reading.created_at <= MAX_GAP:
+        return True
+    return not any(getattr(reading, name) for name in COUNTERS)
 
 
 def _values(reading: TokenReading) -> Tokens:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, func, or_, select, text
 
 from gpufleet.domain.money import NANO
+from gpufleet.ledger.energy import stored_hours
 from gpufleet.ledger.facts import activity_hour
 from gpufleet.ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
 from gpufleet.ledger.tables import (
@@ -16,6 +17,7 @@ from gpufleet.ledger.tables import (
     BOOTS,
     COUNTERS,
     ENDS,
+    ENERGY_READINGS,
     PRICES,
     READINGS,
     RESERVATION_READS,
@@ -23,7 +25,9 @@ from gpufleet.ledger.tables import (
     RUNS,
     SUMS,
     TOKEN_HOURS,
+    UNIT_ACTIVITY,
 )
+from gpufleet.ledger.units import unit_hour
 
 SLOTS: Final = 360
 _STREAM: Final = 5_000
@@ -46,6 +50,8 @@ def verify(connection: Connection) -> Iterator[Breach]:
     yield from _readings(connection)
     yield from _roll_ups(connection)
     yield from _activity(connection)
+    yield from _energy(connection)
+    yield from _units(connection)
     yield from _prices(connection)
     yield from _reservations(connection)
     yield from _sums(connection)
@@ -131,6 +137,28 @@ def _activity(connection: Connection) -> Iterator[Breach]:
                 where=where,
                 found=f"{row.busy} and {row.idle}",
             )
+
+
+def _energy(connection: Connection) -> Iterator[Breach]:
+    """Hours of energy must equal their readings, split by the activity."""
+    for row in connection.execute(select(ENERGY_READINGS).where(ENERGY_READINGS.c.millijoules < 0)):
+        where = f"{row.instance_id} {row.device} {row.at}"
+        yield Breach(rule="energy counters are 0 or more", where=where, found=f"{row.millijoules} mJ")
+    for expected, stored in stored_hours(connection):
+        if stored != expected:
+            where = f"{expected['instance_id']} {expected['hour']}"
+            found = "missing" if stored is None else "differs"
+            yield Breach(rule="hours of energy equal the sums of their readings", where=where, found=found)
+
+
+def _units(connection: Connection) -> Iterator[Breach]:
+    for row in connection.execution_options(yield_per=_STREAM).execute(select(UNIT_ACTIVITY)):
+        hour = unit_hour(row)
+        both = hour.busy & hour.idle | hour.engine_busy & hour.engine_idle
+        every = hour.seen | hour.busy | hour.idle | hour.engine_busy | hour.engine_idle
+        if both or every >> SLOTS:
+            where = f"{hour.instance_id} {hour.device} {hour.slice} {hour.hour}"
+            yield Breach(rule="each of 360 slots of a unit is busy or idle", where=where, found=f"{hour[9:]}")
 
 
 def _prices(connection: Connection) -> Iterator[Breach]:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
 from gpufleet.ledger.database import open_database, writing
 
-HEAD: Final = "0013"
+HEAD: Final = "0015"
 """The newest migration in `migrations/versions`."""
 
 OLDEST_READER: Final = "0006"

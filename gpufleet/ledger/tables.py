@@ -151,6 +151,52 @@ ACTIVITY: Final = Table(
 )
 """360 slots of ten seconds as hexadecimal bit sets: known busy, known idle. Bits are only ever added; busy wins."""
 
+ENERGY_READINGS: Final = Table(
+    "energy_readings",
+    METADATA,
+    Column("environment", String(128), primary_key=True),
+    Column("instance_id", String(128), primary_key=True),
+    Column("at", UtcMicroseconds, primary_key=True),
+    Column("device", String(128), primary_key=True),
+    Column("millijoules", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Raw energy counters of accelerators. A counter that decreases was reset."""
+
+ENERGY_HOURS: Final = Table(
+    "energy_hours",
+    METADATA,
+    Column("environment", String(128), primary_key=True),
+    Column("hour", UtcMicroseconds, primary_key=True),
+    Column("instance_id", String(128), primary_key=True),
+    Column("devices", Integer, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("used_mj", "idle_mj", "other_mj", "measured_us")),
+    *(Column(name, Integer, nullable=False) for name in ("resets", "rejected")),
+    sqlite_with_rowid=False,
+)
+"""The energy of one instance's hour by state, from ENERGY_READINGS and ACTIVITY. `measured_us` is the measured time
+of all its devices together; time that was not measured has no energy here, and is not zero.
+"""
+
+UNIT_ACTIVITY: Final = Table(
+    "unit_hours",
+    METADATA,
+    Column("environment", String(128), primary_key=True),
+    Column("hour", UtcMicroseconds, primary_key=True),
+    Column("instance_id", String(128), primary_key=True),
+    Column("device", String(128), primary_key=True),
+    Column("slice", String(128), primary_key=True),
+    Column("profile", String(64), primary_key=True),
+    Column("tenant", String(400), primary_key=True),
+    Column("engine", String(64), primary_key=True),
+    Column("model", String(256), primary_key=True),
+    *(Column(name, String(90), nullable=False) for name in ("seen", "busy", "idle", "engine_busy", "engine_idle")),
+    sqlite_with_rowid=False,
+)
+"""As ACTIVITY, for each user of a slice or of a shared device. By hour first: reports read all instances of an hour.
+`seen`: reported with this user; `engine_busy` and `engine_idle`: by the user's own engine.
+"""
+
 PRICES: Final = Table(
     "price_observations",
     METADATA,

@@ -1,7 +1,7 @@
 """Raw counters of the router by key, as they were read: engine time, tokens, answers without usage."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -34,20 +34,42 @@ class TeamReading:
 
 @dataclass(slots=True, kw_only=True)
 class TeamUse:
-    """One team's use of one pool in a window."""
+    """Use of one pool in a window."""
 
     replica_ms: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
     unmetered: int = 0
 
+    def include(self, other: "TeamUse") -> None:
+        """Add another use."""
+        for name in _COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 Interval = tuple[datetime, datetime]
 """Start and end; the end is exclusive."""
-Uses = dict[tuple[str, str], TeamUse]
-"""Maps (pool, team) to its use."""
+Uses = Mapping[tuple[str, str, str], TeamUse]
+"""Maps (pool, team, requested model) to its use."""
 
 _COUNTERS: Final = ("replica_ms", "tokens_in", "tokens_out", "unmetered")
+
+
+def by_team(uses: Uses, pool: str) -> dict[str, TeamUse]:
+    """Return a pool's use by team."""
+    return _summed((team, use) for (of, team, _), use in uses.items() if of == pool)
+
+
+def by_model(uses: Uses, pool: str) -> dict[str, TeamUse]:
+    """Return a pool's use by the model name of the requests; "" if the router did not know the name."""
+    return _summed((model, use) for (of, _, model), use in uses.items() if of == pool)
+
+
+def _summed(parts: Iterable[tuple[str, TeamUse]]) -> dict[str, TeamUse]:
+    found: dict[str, TeamUse] = {}
+    for name, use in parts:
+        found.setdefault(name, TeamUse()).include(use)
+    return found
 
 
 def add_team_readings(connection: Connection, readings: Sequence[TeamReading]) -> None:
@@ -86,7 +108,7 @@ class TeamTotals:
     """
 
     def __init__(self, since: datetime) -> None:
-        self.uses: Uses = defaultdict(TeamUse)
+        self.uses: dict[tuple[str, str, str], TeamUse] = defaultdict(TeamUse)
         self._since = since
         self._before: dict[tuple[str, str, str, str], TeamReading] = {}
         self._first: dict[str, datetime] = {}
@@ -99,7 +121,7 @@ class TeamTotals:
         self._before[key] = reading
         if reading.at < self._since or (last is None and not is_new):
             return
-        use = self.uses[reading.pool, reading.team]
+        use = self.uses[reading.pool, reading.team, reading.model]
         for name in _COUNTERS:
             now, then = getattr(reading, name), getattr(last, name) if last is not None else 0
             if now is not None and then is not None:

@@ -2,8 +2,8 @@
 
 The first line identifies the format; the last one contains the number of rows of each table, so that a truncated
 file is refused. Times are microseconds since 1970, amounts are text. Not exported: leases, which belong to running
-hosts; sums, which the next pass of the cost watchdog recomputes; group activities, which the next pass of the spot
-watchdog reads again.
+hosts; sums, which the next pass of the cost watchdog recomputes; hours of energy, which the import recomputes; group
+activities, which the next pass of the spot watchdog reads again.
 
 Columns that an older export lacks become NULL. Sentences of release 0.1 are converted to codes. Unknown tables and
 columns of a newer export are skipped, if the export declares that this release can read it.
@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Column, Connection, Integer, Row, Table, func, select
 
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.ledger.energy import EnergyReading, add_energy_readings, roll_up_energy
 from gpufleet.ledger.facts import ActivityHour, EndCause, MergeRule, activity_hour, add_activity, merge
 from gpufleet.ledger.outbox import MessageState
 from gpufleet.ledger.rollups import reading_of, roll_up
@@ -31,6 +32,8 @@ from gpufleet.ledger.tables import (
     DECISIONS,
     DECLARED,
     ENDS,
+    ENERGY_HOURS,
+    ENERGY_READINGS,
     GROUP_ACTIVITIES,
     GROUP_READS,
     INTENTS,
@@ -44,15 +47,19 @@ from gpufleet.ledger.tables import (
     RESERVATIONS,
     RUNS,
     SUMS,
+    UNIT_ACTIVITY,
     Exact,
     UtcMicroseconds,
     microseconds,
     moment,
 )
+from gpufleet.ledger.units import add_unit_hours, unit_hour
 
 KIND: Final = "gpu-fleet ledger"
 VERSION: Final = 1
-_NOT_EXPORTED: Final = frozenset({"leases", SUMS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name})
+_NOT_EXPORTED: Final = frozenset(
+    {"leases", SUMS.name, ENERGY_HOURS.name, GROUP_READS.name, GROUP_ACTIVITIES.name, LAST_LISTS.name}
+)
 _STREAM: Final = 2_000
 
 _MERGE_RULES: Final[Mapping[str, Mapping[str, MergeRule]]] = {
@@ -185,8 +192,10 @@ def _with_codes(table: Table, raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _write(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:
     special: dict[str, Callable[[], None]] = {
-        ACTIVITY.name: lambda: add_activity(connection, [_activity(row) for row in rows]),
+        ACTIVITY.name: lambda: _add_activity(connection, rows),
         READINGS.name: lambda: _add_readings(connection, rows),
+        ENERGY_READINGS.name: lambda: _add_energy(connection, rows),
+        UNIT_ACTIVITY.name: lambda: add_unit_hours(connection, [unit_hour(_attributes(row)) for row in rows]),
     }
     if table.name in special:
         try:
@@ -207,6 +216,18 @@ def _add_readings(connection: Connection, rows: Sequence[dict[str, Any]]) -> Non
         roll_up(connection, [reading_of(_Mapped(row)) for row in some])
 
 
+def _add_activity(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    hours = [_activity(row) for row in rows]
+    add_activity(connection, hours)
+    roll_up_energy(connection, (), hours)
+
+
+def _add_energy(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    readings = [EnergyReading(**row) for row in rows]
+    add_energy_readings(connection, readings)
+    roll_up_energy(connection, readings)
+
+
 class _Mapped:
     """A row as the database returns it."""
 
@@ -215,7 +236,11 @@ class _Mapped:
 
 
 def _activity(row: Mapping[str, Any]) -> ActivityHour:
-    return activity_hour(type("Row", (), dict(row)))
+    return activity_hour(_attributes(row))
+
+
+def _attributes(row: Mapping[str, Any]) -> Any:
+    return type("Row", (), dict(row))
 
 
 def _write_numbered(connection: Connection, table: Table, rows: Sequence[dict[str, Any]], source: str) -> None:

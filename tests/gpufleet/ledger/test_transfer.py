@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from app import cost_sums
 from app.errors import AppError
 from app.fleets import load_one
-from cli.main import build
+from cli.commands import build
 from gpufleet.ledger import transfer
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.invariants import verify
