@@ -125,7 +125,7 @@ class LiveConsoleData:
         try:
             found = inventory.instance(instance)
             if found is None or found.environment != document.environment or not found.alive:
-                raise server.KeepError(f"{instance} is not a running instance of {view.name} any more.")
+                raise server.KeepError(f"{instance} is no longer a running instance of {view.name}.")
             brake = Brake(
                 kind=BrakeKind.KEEP, scope=instance, owner=f"console ({user})",
                 reason="kept on the console's page", since=now, until=until,

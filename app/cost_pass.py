@@ -16,7 +16,7 @@ from gpufleet.costs.collector import Collected, collect
 from gpufleet.logs import Log, since
 from gpufleet.settings.document import FleetDocument
 
-_COUNTS: Final = ("instances", "ended", "readings", "active_hours", "prices", "reservations")
+_COUNTS: Final = ("instances", "ended", "readings", "energy_readings", "active_hours", "prices", "reservations")
 """Counts in the result of a pass. They are fields of its log line, too."""
 
 

@@ -4,11 +4,13 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
 from app import api_calls
 from app.ledgers import ledger_name
 from app.price_inputs import declared_of, gpu_active_below
+from app.unit_names import UNIT_NAMES
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.prices import AwsPrices
@@ -21,12 +23,21 @@ from gpufleet.costs.collector import (
     PaidCapacitySource,
     PoolFacts,
 )
+from gpufleet.costs.energy_samples import EnergyNames
 from gpufleet.costs.samples import MetricNames, RawSeries
 from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.settings.document import FleetDocument
 from serving import metrics
+from serving.accelerators import CONTRACTS as ACCELERATORS
+from serving.accelerators import energy as accelerator_energy
+from serving.accelerators import metrics as accelerator_metrics
+from serving.accelerators.contract import FACTORS
+from serving.accelerators.evidence import LARGEST_STEP
+from serving.accelerators.queries import DEVICE_LABEL, DOUBT_LABEL, IDENTITY_LABELS, UNIT_LABEL, VETO
+from serving.engines import CONTRACTS
+from serving.engines.reading import ADDED_LABELS, EVIDENCE, NO_EVIDENCE
 
 METRIC_NAMES: Final = MetricNames(
     prompt=metrics.PROMPT_TOKENS.name,
@@ -35,13 +46,36 @@ METRIC_NAMES: Final = MetricNames(
     prefill_seconds=f"{metrics.PREFILL_TIME}_sum",
     decode_seconds=f"{metrics.DECODE_TIME}_sum",
     process_start=metrics.PROCESS_STARTED,
+    engine_start=metrics.NODE_ENGINE_STARTED.name,
     requests=(metrics.REQUESTS_RUNNING.name, metrics.REQUESTS_WAITING.name),
-    gpu_active=(metrics.GPU_ACTIVE.name, metrics.GPU_ACTIVE_RENAMED),
+    gate_requests=(metrics.NODE_ENGINE_REQUESTS.name,),
+    no_evidence=(EVIDENCE, NO_EVIDENCE),
+    gpu_active=(accelerator_metrics.ACTIVE.name,),
+    gpu_scales=(
+        UNIT_LABEL,
+        {unit.value: factor for unit, (of, factor) in FACTORS.items() if of == accelerator_metrics.SHARE},
+    ),
+    gpu_coarse=(EVIDENCE, VETO),
+    gpu_doubt=DOUBT_LABEL,
+    gpu_units=IDENTITY_LABELS,
     router_job=metrics.ROUTER_JOB,
+    model_labels=tuple(dict.fromkeys(contract.labels.model for contract in CONTRACTS.values())),
+    engine_labels=tuple(dict.fromkeys(contract.labels.engine for contract in CONTRACTS.values())),
+    part_labels=(*ADDED_LABELS, *sorted({name for contract in CONTRACTS.values() for name in contract.labels.parts})),
     teams=tuple(
         f"gpufleet_router_key_{name}_total"
         for name in ("replica_seconds", "input_tokens", "output_tokens", "unmetered")
     ),
+)
+
+ENERGY_NAMES: Final = EnergyNames(
+    counter=accelerator_metrics.ENERGY.name,
+    power=accelerator_metrics.POWER.name,
+    device=DEVICE_LABEL,
+    copies=accelerator_energy.copy_labels(ACCELERATORS),
+    millijoules=partial(accelerator_energy.millijoules, ACCELERATORS),
+    watts=partial(accelerator_energy.watts, ACCELERATORS),
+    largest_step=LARGEST_STEP,
 )
 
 
@@ -97,7 +131,13 @@ def sources_of(document: FleetDocument) -> CostSources:
     store = PrometheusSamples(document.prometheus_url)
     return CostSources(
         sources=CollectorSources(
-            history=history, paid=history, market=market, samples=PrometheusSampleSource(store), names=METRIC_NAMES
+            history=history,
+            paid=history,
+            market=market,
+            samples=PrometheusSampleSource(store),
+            names=METRIC_NAMES,
+            energy=ENERGY_NAMES,
+            units=UNIT_NAMES,
         ),
         calls=calls,
         store=store,

@@ -40,7 +40,7 @@ def compute_sums(document: FleetDocument, engine: Engine, spans: Iterable[Span],
         return [
             one
             for span, window in windows.items()
-            for one in sums(query.report(scope_of(document, window, True)), span)
+            for one in sums(query.report(scope_of(document, window, True), with_energy=False), span)
         ]
 
 

@@ -21,7 +21,7 @@ from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.quotas import QuotaNeed
 from serving.router.policy import FILE_NAME
 
-BELIEVED_S: Final = 60.0
+FEED_VALID_S: Final = 60.0
 """An older list of instances is not used."""
 
 
@@ -94,7 +94,7 @@ class FedInventory:
             seen = SEEN.validate_json(self._path.read_bytes())
         except (OSError, ValidationError) as error:
             raise CloudError(f"{self._path}: cannot be used: {error}") from error
-        if (age := self._clock() - seen.at) > BELIEVED_S:
+        if (age := self._clock() - seen.at) > FEED_VALID_S:
             raise CloudError(f"{self._path}: is {age:.0f} s old: see `journalctl -u gpufleet-feed`")
         return InstanceList(instances=seen.instances, errors=seen.errors)
 

@@ -9,7 +9,8 @@ from app.references import hub_name, measurement
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.prices.plan.cost import CostLine, PlanCost, parts_of
-from serving.sizing import speed
+from serving.sizing import measurements
+from serving.sizing.validity import not_modelled
 
 _MILLION = Decimal(1_000_000)
 _HOUR = Decimal(3600)
@@ -32,7 +33,12 @@ def expected(config: Mapping[str, Any], cost: PlanCost) -> list[Expected]:
     if (cloud := settings.cloud) is None:
         return []
     sources = {model.name: model.source for model in settings.models}
-    return [_of_pool(pool.name, hub_name(sources.get(pool.model, "")), cloud, cost) for pool in settings.pools]
+    return [
+        _of_pool(pool.name, hub_name(sources.get(pool.model, "")), cloud, cost)
+        if (why := not_modelled(pool.engine.kind)) is None
+        else Expected(pool=pool.name, usd_per_million_tokens=None, basis=f"unknown: {why}")
+        for pool in settings.pools
+    ]
 
 
 def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expected:
@@ -41,20 +47,20 @@ def _of_pool(pool: str, model: str | None, cloud: Cloud, cost: PlanCost) -> Expe
         return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: the desired size has no machine")
     if model is None:
         return Expected(pool=pool, usd_per_million_tokens=None, basis="unknown: its model has no known name on a hub")
-    tokens, measurements = Decimal(0), list[str]()
+    tokens, bases = Decimal(0), list[str]()
     for line in lines:
         machine = catalogue.machine(cloud, _machine(line) or "")
-        row = speed.most_measured(model, machine.gpu, machine.gpu_count)
+        row = measurements.most_measured(model, machine.gpu, machine.gpu_count)
         if row is None:
             why = f"unknown: no measurement of {model} on {machine.gpu_count} x {machine.gpu}"
             return Expected(pool=pool, usd_per_million_tokens=None, basis=why)
-        tokens += line.desired * Decimal(speed.tokens_per_s(row))
-        measurements.append(measurement(row))
+        tokens += line.desired * Decimal(measurements.tokens_per_s(row))
+        bases.append(measurement(row))
     usd = sum((line.usd_per_hour for line in lines), Decimal(0)) / (tokens * _HOUR) * _MILLION
     return Expected(
         pool=pool,
         usd_per_million_tokens=usd.quantize(Decimal("0.0001")),
-        basis=f"at full use, measured: {'; '.join(dict.fromkeys(measurements))}",
+        basis=f"at full use, measured: {'; '.join(dict.fromkeys(bases))}",
     )
 
 

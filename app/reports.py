@@ -14,8 +14,9 @@ from app.errors import AppError
 from app.ledgers import ledger_errors, ledger_name, read_ledger_of
 from app.price_inputs import declared_of, overrides_of
 from app.references import references_of
+from app.token_methods import token_method
 from app.windows import Window
-from gpufleet.costs import charts, focus, forecast, page, series
+from gpufleet.costs import charts, focus, forecast, page, series, slice_view
 from gpufleet.costs import digest as digests
 from gpufleet.costs import savings as savers
 from gpufleet.costs.allocation import LedgerFacts
@@ -26,6 +27,7 @@ from gpufleet.costs.query import CostQuery
 from gpufleet.costs.report import Report, ReportScope
 from gpufleet.costs.speed import speeds
 from gpufleet.costs.spend import Spend, spend
+from gpufleet.costs.token_origins import token_origins
 from gpufleet.costs.waste import waste
 from gpufleet.domain import money as exact
 from gpufleet.ledger import decisions, history
@@ -94,6 +96,11 @@ def as_csv(found: Iterable[tuple[str, Report]]) -> str:
     return body.getvalue()
 
 
+def slices_csv(found: Iterable[tuple[str, Report]]) -> str:
+    """The cost by slice, as CSV with a header."""
+    return slice_view.as_csv((environment, report.slices) for environment, report in found)
+
+
 def with_facts(
     document: FleetDocument, window: Window, allow_unpriced: bool
 ) -> tuple[Digest, LedgerFacts, PriceBook]:
@@ -118,7 +125,7 @@ def with_facts(
         budget = document.budget
         found = Digest(
             report=report,
-            before=query.report(scope_of(document, before, True)) if is_known else None,
+            before=query.report(scope_of(document, before, True), with_energy=False) if is_known else None,
             waste=waste(report, unseen),
             savings=savers.savings(report, stops, known.facts.runs, known.book),
             month=expected,
@@ -261,7 +268,12 @@ def _budget_json(use: forecast.BudgetUse) -> dict[str, Any]:
 
 def _report(document: FleetDocument, query: CostQuery, scope: ReportScope) -> Report:
     report = query.report(scope)
-    return replace(report, speeds=speeds(report.cells, document.cloud, references_of(report.sources)))
+    served = zip(report.engines, report.served_by, strict=True)
+    return replace(
+        report,
+        speeds=speeds(report.cells, document.cloud, references_of(report.sources)),
+        token_origins=token_origins(report.pool_engines, served, token_method),
+    )
 
 
 def _cuts(found: Digest) -> list[datetime]:

@@ -17,7 +17,7 @@ from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Run
 from gpufleet.ledger.outbox import Message, enqueue
 from gpufleet.notify.messages import section
-from gpufleet.prices.book import MissingPriceError, PriceBook
+from gpufleet.prices.book import PriceBook
 from gpufleet.settings.document import FleetDocument
 
 ALIVE: Final = timedelta(hours=1)
@@ -98,8 +98,4 @@ def _line(kept: KeptUnseen, run: Run, book: PriceBook, now: datetime) -> str:
 
 
 def _usd_per_hour(run: Run, book: PriceBook, now: datetime) -> Decimal | None:
-    sku = book.machine(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone)
-    try:
-        return book.at(sku, now).usd_per_hour
-    except MissingPriceError:
-        return None
+    return book.usd_per_hour(run.cloud, run.machine_type, run.capacity_type, region=run.region, zone=run.zone, at=now)

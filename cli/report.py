@@ -19,7 +19,7 @@ from cli.output import STDERR, Exit, print_json
 from cli.trueup import trueup
 from cli.windows import parse_window
 from gpufleet.costs import digest as digests
-from gpufleet.costs import focus
+from gpufleet.costs import focus, token_origins
 from gpufleet.costs.allocation import LedgerFacts
 from gpufleet.costs.document import document as as_document
 from gpufleet.costs.render import as_text, title
@@ -42,6 +42,7 @@ class Format(StrEnum):
     CSV = "csv"
     HTML = "html"
     FOCUS = "focus"
+    SLICES = "slices"
 
 
 SinceOption = Annotated[
@@ -82,11 +83,16 @@ UnpricedOption = Annotated[
 ]
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="Format of the output. slices: CSV with the cost by accelerator slice.")
+]
 OutOption = Annotated[Path | None, typer.Option("--out", help="File to write. Default: stdout.")]
 ByOption = Annotated[
     list[By] | None,
-    typer.Option("--by", help="Columns to group by; repeatable. Default: pool, model and capacity type."),
+    typer.Option(
+        "--by",
+        help="Columns to group by; repeatable. Default: pool, model, capacity type, and adapter if there are any.",
+    ),
 ]
 
 
@@ -120,8 +126,7 @@ def cost(
     documents = load(fleet)
     form = Format.JSON if as_json else form
     if form is Format.TABLE:
-        groups = tuple(by or (By.POOL, By.MODEL, By.CAPACITY_TYPE))
-        text = "\n\n".join(as_text(_cost(d, window, allow_unpriced), groups) for d in documents)
+        text = "\n\n".join(as_text(_cost(d, window, allow_unpriced), by) for d in documents)
         write_text(text + "\n", out)
     elif form is Format.JSON:
         found = [as_document(_cost(d, window, allow_unpriced)) for d in documents]
@@ -214,7 +219,7 @@ def _post_digest(
         numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
         waste=digests.waste_lines(one.waste),
         text=digests.pool_table(one),
-        notes=one.report.notes,
+        notes=[*token_origins.lines(one.report.token_origins), *one.report.notes],
     )
     key = reports.key(document, span, DIGEST)
     if not isinstance(delivery.receiver(), SlackBot):  # a webhook accepts no files
@@ -255,6 +260,8 @@ def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest]
 def _rendered(form: Format, documents: list[FleetDocument], window: Window, allow_unpriced: bool) -> str:
     if form is Format.CSV:
         return reports.as_csv((d.environment, _cost(d, window, allow_unpriced)) for d in documents)
+    if form is Format.SLICES:
+        return reports.slices_csv((d.environment, _cost(d, window, allow_unpriced)) for d in documents)
     if form is Format.FOCUS:
         try:
             return focus.write_csv(row for document in documents for row in reports.focus_rows(document, window))

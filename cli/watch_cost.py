@@ -68,5 +68,6 @@ def _collect(document: FleetDocument, count: Count, *, show: bool) -> CostPassRe
 def _note_collected(environment: str, done: Collected) -> None:
     note_unlogged(
         f"{environment}: cost: {done.instances} instance runs ({done.ended} ended), {done.readings} token readings,"
+        f" {done.energy_readings} energy readings,"
         f" {done.active_hours} hours of activity, {done.prices} market prices, {done.reservations} reservations"
     )

@@ -92,6 +92,8 @@ def _pool(pool: PoolStatus) -> dict[str, Any]:
     return {
         "name": pool.name,
         "model": pool.model,
+        "adapters": list(pool.adapters),
+        "engine": pool.engine,
         "target": pool.target,
         "min": pool.least,
         "max": pool.most,

@@ -20,7 +20,7 @@ PER_PAGE: Final = 200
 """Maximum number of instances in one table: 5,000 would be megabytes."""
 _MOST: Final = 20
 _TEXT_COLUMNS: Final = frozenset(
-    {"pool", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"}
+    {"pool", "engine", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"}
 )
 """Columns that contain text instead of numbers."""
 
@@ -197,8 +197,8 @@ def _numbers(cells: Iterable[tuple[str, str]]) -> str:
 
 
 _POOL_NAMES: Final = (
-    "pool", "target", "ready", "reserved", "spot", "on-demand", "draining", "marked", "waiting", "tok/s", "USD/h",
-    "USD/Mtok",
+    "pool", "engine", "target", "ready", "reserved", "spot", "on-demand", "draining", "marked", "waiting", "tok/s",
+    "USD/h", "USD/Mtok",
 )  # fmt: skip
 
 
@@ -212,6 +212,7 @@ def _pool_row(view: FleetView, pool: PoolStatus) -> str:
     ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)
     cells = (
         f'<a href="{escape(link)}">{escape(pool.name)}</a>',
+        escape(pool.engine),
         text.NOTHING if pool.target is None else str(pool.target),
         ready,
         *(

@@ -97,6 +97,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
     if read.hour is not None:
         known = as_of(read.hour, view.at)
         yield [_hour(read.hour), *([known] if known else [])]
+    yield _cut([f"adapters of {pool.name}: {', '.join(pool.adapters)}" for pool in view.pools if pool.adapters])
     yield _cut([_marked(instance, view.at) for instance in view.instances if instance.idle_since is not None])
     yield _cut([f"drains: {i.id} ({i.pool}, {i.capacity_type}){why(i)}" for i in view.instances if i.draining])
     yield _cut([f"orphan: {i.id} ({i.machine_type}, pool {i.pool or NOTHING})" for i in view.orphans])
@@ -117,7 +118,7 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
 def _hour(hour: CostView) -> str:
     unit = hour.unit
     if unit.blended is None:
-        return f"last hour: {money(hour.usd, hour.unpriced)} USD, no traffic"
+        return f"last hour: {money(hour.usd, hour.unpriced)} USD, no tokens counted"
     return (
         f"last hour: {money(hour.usd, hour.unpriced)} USD; per million tokens {dollars(unit.input)} in, "
         f"{dollars(unit.output)} out, {dollars(unit.blended)} blended"

@@ -94,6 +94,8 @@ class PoolStatus:
 
     name: str
     model: str
+    engine: str
+    """Name of the engine, as in the settings."""
     target: int | None
     """None: the ledger has no target yet."""
     least: int
@@ -110,6 +112,8 @@ class PoolStatus:
     """Instances without a price. If there are any, `usd_per_hour` is a lower bound."""
     unit: UnitCost | None
     """Of the last hour."""
+    adapters: tuple[str, ...] = ()
+    """Names of its LoRA adapters in requests."""
 
     @property
     def ready(self) -> int:
@@ -250,6 +254,8 @@ def _pool(pool: Pool, instances: Sequence[InstanceView], read: FleetData) -> Poo
     return PoolStatus(
         name=pool.name,
         model=pool.model.rpartition("/")[2],
+        adapters=tuple(pool.adapters),
+        engine=pool.engine,
         target=read.targets.get(pool.name),
         least=pool.min,
         most=pool.max,

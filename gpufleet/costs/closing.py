@@ -16,9 +16,11 @@ from pydantic import TypeAdapter
 from gpufleet.ledger.closed_periods import Confirmed
 from gpufleet.ledger.facts import ActivityHour, CostPass, Reservation, Run
 from gpufleet.ledger.teams import Interval
+from gpufleet.ledger.units import UnitHour, keep_slots
 
 _SLOT: Final = timedelta(seconds=10)
 _SLOTS: Final = 360
+_ALL: Final = (1 << _SLOTS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +64,31 @@ def is_closed(at: datetime, spans: Iterable[Interval]) -> bool:
 
 def outside(hours: Iterable[ActivityHour], spans: Sequence[Interval]) -> list[ActivityHour]:
     """The activity of instances, without the slots that overlap a closed span."""
+    found: list[ActivityHour] = []
+    for hour in hours:
+        slots = open_slots(hour.hour, spans)
+        if slots == _ALL:
+            found.append(hour)
+        elif slots:
+            found.append(hour._replace(busy=hour.busy & slots, idle=hour.idle & slots))
+    return found
+
+
+def units_outside(hours: Iterable[UnitHour], spans: Sequence[Interval]) -> list[UnitHour]:
+    """The activity of units, without the slots that overlap a closed span."""
+    return [keep_slots(hour, slots) for hour in hours if (slots := open_slots(hour.hour, spans))]
+
+
+def open_slots(hour: datetime, spans: Sequence[Interval]) -> int:
+    """The slots of an hour that do not overlap a closed span."""
 
     def touch(start: datetime, end: datetime) -> bool:
         return any(since < end and start < until for since, until in spans)
 
-    found: list[ActivityHour] = []
-    for hour in hours:
-        if not touch(hour.hour, hour.hour + _SLOT * _SLOTS):
-            found.append(hour)
-            continue
-        starts = [hour.hour + n * _SLOT for n in range(_SLOTS)]
-        open_slots = sum(1 << n for n, start in enumerate(starts) if not touch(start, start + _SLOT))
-        if open_slots:
-            found.append(hour._replace(busy=hour.busy & open_slots, idle=hour.idle & open_slots))
-    return found
+    if not touch(hour, hour + _SLOT * _SLOTS):
+        return _ALL
+    starts = [hour + n * _SLOT for n in range(_SLOTS)]
+    return sum(1 << n for n, start in enumerate(starts) if not touch(start, start + _SLOT))
 
 
 @cache

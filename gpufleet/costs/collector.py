@@ -11,11 +11,13 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection, Engine
 
-from gpufleet.costs.closing import is_closed, outside
+from gpufleet.costs.closing import is_closed, outside, units_outside
 from gpufleet.costs.commitments import DeclaredCosts
 from gpufleet.costs.declarations import content_of
+from gpufleet.costs.energy_samples import EnergyNames, energy_readings
 from gpufleet.costs.samples import MetricNames, RawSeries, activity, readings, team_readings
 from gpufleet.costs.slots import Measure
+from gpufleet.costs.unit_samples import UnitNames, unit_activity
 from gpufleet.domain import garbage
 from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import InstanceState
@@ -24,9 +26,11 @@ from gpufleet.ledger import facts, history
 from gpufleet.ledger.closed_periods import closed_spans
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import note_declared
+from gpufleet.ledger.energy import EnergyReading, add_energy_readings, roll_up_energy
 from gpufleet.ledger.reservations import note_reservations
 from gpufleet.ledger.rollups import roll_up
 from gpufleet.ledger.teams import TeamReading, add_team_readings
+from gpufleet.ledger.units import UnitHour, add_unit_hours
 
 LOOKBACK: Final = timedelta(hours=6)
 """How far back a first pass (or one after a long gap) asks the metrics store."""
@@ -85,6 +89,10 @@ class CollectorSources:
     market: CloudPrices
     samples: SampleSource
     names: MetricNames
+    energy: EnergyNames | None = None
+    """None: energy is not read."""
+    units: UnitNames | None = None
+    """None: slices and shared devices are not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +133,7 @@ class Collected:
     instances: int
     ended: int
     readings: int
+    energy_readings: int
     active_hours: int
     prices: int
     reservations: int
@@ -153,6 +162,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
     with garbage.collector_paused():
         series = _samples(sources, fleet, since, now, notes)
         counters = readings(fleet.name, sources.names, series or ())
+        energy = _energy(sources, fleet, series or (), notes)
         floors = {
             key: fleet.pools[pool].gpu_active_below
             for key, pool in (
@@ -162,6 +172,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
             if pool is not None and pool in fleet.pools
         }
         hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
+        units = _units(sources, fleet, series or (), floors)
     types = sorted({*fleet.machine_types, *(record.instance.machine_type for record in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     own = _in_reservations(seen, unread)
@@ -182,6 +193,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
         instances=len(runs),
         ended=len(ends),
         readings=len(counters),
+        energy_readings=len(energy),
         active_hours=len(hours),
         prices=len(market or ()),
         reservations=len(paid),
@@ -191,7 +203,18 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
     with writing(engine) as connection:
         facts.add_runs(connection, runs)
         facts.add_ends(connection, ends)
-        _write_metrics(connection, fleet, counters, hours, team_readings(fleet.name, sources.names, series or ()))
+        by_team = team_readings(fleet.name, sources.names, series or ())
+        # closed spans stay unchanged
+        closed = closed_spans(connection, fleet.name)
+        open_hours = outside(hours, closed)
+        _write_metrics(
+            connection,
+            [one for one in counters if not is_closed(one.at, closed)],
+            open_hours,
+            [one for one in by_team if not is_closed(one.at, closed)],
+        )
+        _write_energy(connection, [one for one in energy if not is_closed(one.at, closed)], open_hours)
+        add_unit_hours(connection, units_outside(units, closed))
         facts.add_prices(connection, market or ())
         note_reservations(connection, reserved)
         if fleet.declared is not None:
@@ -204,18 +227,40 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
 
 def _write_metrics(
     connection: Connection,
-    fleet: FleetFacts,
     counters: Sequence[facts.TokenReading],
     hours: Sequence[facts.ActivityHour],
     by_team: Sequence[TeamReading],
 ) -> None:
-    """Write activity and tokens, except in closed spans, which stay unchanged."""
-    closed = closed_spans(connection, fleet.name)
-    still_open = [one for one in counters if not is_closed(one.at, closed)]
-    facts.add_readings(connection, still_open)
-    roll_up(connection, still_open)
-    facts.add_activity(connection, outside(hours, closed))
-    add_team_readings(connection, [one for one in by_team if not is_closed(one.at, closed)])
+    facts.add_readings(connection, counters)
+    roll_up(connection, counters)
+    facts.add_activity(connection, hours)
+    add_team_readings(connection, by_team)
+
+
+def _energy(
+    sources: CollectorSources, fleet: FleetFacts, series: Sequence[RawSeries], notes: list[str]
+) -> list[EnergyReading]:
+    if sources.energy is None:
+        return []
+    found, rejected = energy_readings(fleet.name, sources.energy, series)
+    notes += rejected
+    return found
+
+
+def _units(
+    sources: CollectorSources, fleet: FleetFacts, series: Sequence[RawSeries], floors: Mapping[str, float]
+) -> list[UnitHour]:
+    if sources.units is None:
+        return []
+    return unit_activity(fleet.name, sources.names, sources.units, series, fleet.measure, floors)
+
+
+def _write_energy(
+    connection: Connection, energy: Sequence[EnergyReading], hours: Sequence[facts.ActivityHour]
+) -> None:
+    """Write energy. The activity of the pass, which splits it, is already written."""
+    add_energy_readings(connection, energy)
+    roll_up_energy(connection, energy, hours)
 
 
 def _pass(done: Collected, fleet: FleetFacts, *, read_metrics: bool, priced: bool, paid: bool) -> facts.CostPass:
@@ -242,7 +287,9 @@ def _samples(
     sources: CollectorSources, fleet: FleetFacts, since: datetime, now: datetime, notes: list[str]
 ) -> list[RawSeries] | None:
     """Raw samples, each series in one piece; None if the store did not answer."""
-    chosen = "|".join(sources.names.all())
+    energy = () if sources.energy is None else sources.energy.all()
+    units = () if sources.units is None else sources.units.all()
+    chosen = "|".join(dict.fromkeys((*sources.names.all(), *energy, *units)))
     selector = f'{{__name__=~"{chosen}",environment="{fleet.environment}"}}'
     whole: dict[tuple[tuple[str, str], ...], RawSeries] = {}
     begin = since

@@ -19,6 +19,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Final
 
 from gpufleet.domain import money
+from gpufleet.domain.energy import GridFactor
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Committed, Price, Rank
 from gpufleet.ledger.facts import Run
@@ -102,13 +103,19 @@ class DeclaredCosts:
     models: Mapping[str, str] = field(default_factory=dict[str, str])
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Model to its source (`hf://…`), which selects the reference measurement."""
+    engines: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Pool to the code of its engine."""
     owners: Mapping[str, str] = field(default_factory=dict[str, str])
     split_by_team: frozenset[str] = frozenset()
     """Pools whose cost is split over teams by engine seconds."""
+    adapters: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Pool to the names of its LoRA adapters in requests; only pools with adapters."""
     blocks: Sequence[BlockCommitment] = ()
     spends: Sequence[SpendCommitment] = ()
     prices: Sequence[Price] = ()
     """Prices stated in the settings."""
+    carbon: GridFactor | None = None
+    """The stated grid factor; None: CO2e is unknown."""
     gpu_active_below: Mapping[str, float] = field(default_factory=dict[str, float])
     """Pool to the GPU activity below which a GPU counts as idle, in reports and for the idle watchdog. Passes
     apply it when they read activity, so reports of the past keep the threshold of their time."""

@@ -40,13 +40,13 @@ def with_owner_at(run: Run, periods: Sequence[PricingPeriod], moment: datetime) 
 
 
 def changes(periods: Sequence[PricingPeriod], since: datetime, until: datetime) -> list[datetime]:
-    """When the model or owner of some pool changed within a span."""
+    """When the model, engine or owner of some pool changed within a span."""
     return [
         after.since
         for before, after in pairwise(periods)
         if since < after.since < until
-        and (before.assumed, before.declared.models, before.declared.owners)
-        != (after.assumed, after.declared.models, after.declared.owners)
+        and (before.assumed, before.declared.models, before.declared.engines, before.declared.owners)
+        != (after.assumed, after.declared.models, after.declared.engines, after.declared.owners)
     ]
 
 

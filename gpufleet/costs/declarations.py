@@ -34,6 +34,10 @@ def content_of(declared: DeclaredCosts) -> str:
     """The JSON text that the ledger stores; equal for equal declarations."""
     plain = _declared().dump_python(declared, mode="json", warnings=False)
     plain["split_by_team"] = sorted(declared.split_by_team)
+    if not declared.adapters:
+        del plain["adapters"]  # as earlier releases wrote it: no new declaration
+    if declared.carbon is None:
+        del plain["carbon"]
     return json.dumps(plain, sort_keys=True)
 
 

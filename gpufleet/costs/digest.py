@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gpufleet.costs import render
+from gpufleet.costs import render, token_origins
 from gpufleet.costs.forecast import BudgetState, BudgetUse, Forecast
 from gpufleet.costs.report import By, Report
 from gpufleet.costs.savings import Savings
@@ -60,7 +60,7 @@ def numbers(digest: Digest) -> list[Number]:
             name="USD per million tokens (blended)",
             value=f"{_least(total.unpriced > 0)}{render.rate(unit.blended)}"
             if unit.blended is not None
-            else "no traffic",
+            else render.without_tokens(total),
             trend=trend(unit.blended, old_unit.blended if old_unit else None),
         ),
         Number(
@@ -171,6 +171,7 @@ def as_text(digest: Digest) -> str:
     lines += ["", "Waste:", *(f"  {line}" for line in waste_lines(digest.waste) or ["none"])]
     lines += ["", "Saved:", *(f"  {line}" for line in savings_lines(digest.savings))]
     lines += ["", pool_table(digest)]
+    lines += ["", *token_origins.lines(digest.report.token_origins)] if digest.report.token_origins else []
     if digest.report.notes:
         lines += ["", *(f"! {note}" for note in digest.report.notes)]
     return "\n".join(lines)

@@ -4,18 +4,22 @@ Amounts are USD as text with nine decimals, computed from exact dollar-seconds; 
 """
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
+from itertools import groupby
 from typing import Any, Final
 
+from gpufleet.costs import energy_render, slice_view
 from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.csv_cells import cell
+from gpufleet.costs.energy_render import energy_json, instance_rows
 from gpufleet.costs.figures import Basis, Figure, UnitCosts
-from gpufleet.costs.report import Report
+from gpufleet.costs.report import By, Report
 from gpufleet.costs.speed import MeasuredSpeed
-from gpufleet.costs.teams import TeamShare
+from gpufleet.costs.teams import Part, UseShare, shown_usd
+from gpufleet.costs.token_origins import TokenOrigin, sources_of
 from gpufleet.costs.tokens import EngineTokens
 from gpufleet.costs.uncertainty import UnknownSpan
 from gpufleet.domain import money
@@ -35,8 +39,17 @@ METHOD: Final[Mapping[str, str]] = {
     "blended": "cost / (prompt + generation) x 1,000,000",
     "input": "input share of cost / (prompt - cached) x 1,000,000",
     "output": "output share of cost / generation x 1,000,000",
+    "adapters": "pool's cost by engine seconds per requested model name; tokens that only the engines counted are"
+    " not recorded, at the engine seconds per token of the others (output tokens weighted 4:1)",
     "tokens_per_second_per_gpu": "(prompt - cached + generation) / (used seconds x GPUs of the machine); the"
     " reference is the highest rate measured for that model on the same number of those GPUs at full use",
+    "energy": "accelerators only, without hosts, network and cooling: differences of raw counter readings; a"
+    " difference counts at its later reading, and is split over busy, idle and unknown time; resets, gaps over"
+    " 15 minutes and implausible powers are unknown",
+    "co2e": "energy x grid factor that the settings state (x PUE if stated)",
+    "joules_per_million_tokens": "energy / tokens x 1,000,000, of instances with known tokens whose energy was"
+    " measured for at least 90% of their device time",
+    "slices": slice_view.METHOD,
     "spot_saving": "what the same spot seconds cost on demand, minus what they cost",
 }
 
@@ -62,8 +75,11 @@ def document(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "total": figure(report.total),
         "by": {by.value: {key: figure(f) for key, f in sorted(group.items())} for by, group in report.groups.items()},
-        "teams": [team_row(share) for share in report.teams],
+        "teams": list(_share_rows(report.teams, team_row)),
+        "adapters": list(_share_rows(report.adapters, adapter_row)),
+        "slices": slice_view.document(report.slices),
         "speeds": [speed_row(speed) for speed in report.speeds],
+        "token_sources": [token_source_row(one) for one in report.token_origins],
         "not_frozen": [{"since": instant(since), "until": instant(until)} for since, until in report.not_frozen],
         "reservations": [reservation_row(one) for one in report.reservations],
         "collected": {
@@ -73,6 +89,7 @@ def document(report: Report) -> dict[str, Any]:
         "unknown": [unknown_row(span) for span in report.unknown],
         "charges": [charge_row(charge, prices) for charge in report.charges],
         "engines": [engine_row(engine, run) for engine, run in zip(report.engines, report.served_by, strict=True)],
+        "energy": [row | {name: instant(row[name]) for name in ("since", "until")} for row in instance_rows(report)],
         "prices": [price_row(price, name) for price, name in prices.items()],
     }
 
@@ -98,6 +115,7 @@ def figure(value: Figure) -> dict[str, Any]:
         "tokens": tokens(value.tokens),
         "usd_per_million_tokens": unit_costs(value.unit_costs()),
         "usd_per_million_tokens_usage": unit_costs(value.unit_costs(Basis.USAGE)),
+        "energy": energy_json(value.energy),
         "spot_saving_usd": text(money.usd(value.spot_saving)),
         "on_demand_usd": text(money.usd(value.on_demand)),
     }
@@ -174,13 +192,30 @@ def charge_row(charge: Charge, prices: Mapping[Price, str]) -> dict[str, Any]:
     }
 
 
-def team_row(share: TeamShare) -> dict[str, Any]:
+def _share_rows(
+    shares: Sequence[UseShare], row: Callable[[UseShare, Decimal], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The parts of pools. The amounts of each pool's rows add up to the pool's."""
+    for _, parts in groupby(shares, lambda share: share.pool):
+        of_pool = list(parts)
+        yield from map(row, of_pool, shown_usd(of_pool))
+
+
+def team_row(share: UseShare, usd: Decimal) -> dict[str, Any]:
     """One team's part of a pool that is split by engine seconds."""
+    return {"pool": share.pool, "team": share.name, **_share(share, usd)}
+
+
+def adapter_row(share: UseShare, usd: Decimal) -> dict[str, Any]:
+    """The part of one model name in a pool with LoRA adapters; null: requests that the router did not record."""
+    name = None if share.part is Part.NOT_RECORDED else share.name
+    return {"pool": share.pool, "part": share.part.value, "name": name, **_share(share, usd)}
+
+
+def _share(share: UseShare, usd: Decimal) -> dict[str, Any]:
     return {
-        "pool": share.pool,
-        "team": share.team,
         "engine_seconds": text(Decimal(share.engine_ms).scaleb(-3)),
-        "usd": text(money.usd(share.figure.allocation)),
+        "usd": text(usd),
         "tokens": tokens(share.figure.tokens),
         "tokens_are": share.counted.value,
         "usd_per_million_tokens": unit_costs(share.figure.unit_costs()),
@@ -224,6 +259,22 @@ def speed_row(speed: MeasuredSpeed) -> dict[str, Any]:
         "tokens_computed": speed.tokens,
         **{name: None if value is None else text(value) for name, value in rates.items()},
         "reference": speed.reference.basis,
+    }
+
+
+def token_source_row(one: TokenOrigin) -> dict[str, Any]:
+    """Where the tokens of one pool come from while it had one engine, and their known error."""
+    return {
+        "pool": one.of.pool,
+        "engine": one.of.engine,
+        "engine_name": one.method.title,
+        "since": instant(one.of.since),
+        "until": instant(one.of.until),
+        "tokens": one.state.value,
+        "source": one.method.source,
+        "source_text": one.method.source_text,
+        "errors": list(one.method.errors),
+        "error_text": one.method.error_text,
     }
 
 
@@ -306,14 +357,15 @@ CSV_COLUMNS: Final = (
     "price_as_of",
     "usd_at_least",
     "usd_at_most",
+    *energy_render.CSV_COLUMNS,
 )
 
 
 def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
     """Every charge as a row of CSV_COLUMNS, then unknown costs. An unknown value is an empty field.
 
-    Rows of kind `unknown` have the bounds of a resource's cost since `start`. Rows of
-    kind `not collected` are the times without a pass.
+    Rows of kind `energy` have the energy of an instance, and no cost. Rows of kind `unknown` have the bounds of a
+    resource's cost since `start`. Rows of kind `not collected` are the times without a pass.
     """
     for charge in report.charges:
         price = charge.price
@@ -322,6 +374,9 @@ def report_csv(environment: str, report: Report) -> Iterator[tuple[str, ...]]:
         row["price_as_of"] = None if price is None else instant(price.as_of)
         yield _csv_row(environment, row)
     scope = report.scope
+    for row in energy_render.csv_rows(report):
+        times = {name: instant(row[name]) for name in ("start", "end")}
+        yield _csv_row(environment, {"cloud": scope.cloud, "region": scope.region, **row, **times})
     place = {"cloud": scope.cloud, "region": scope.region, "state": "unknown"}
     for span in report.unknown:
         length = text(money.seconds(span.end - span.start))
@@ -340,6 +395,7 @@ def _csv_row(environment: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 FIGURE_COLUMNS: Final = (
     "grouping", "name", "usd", "usd_used", "usd_idle", "usd_starting", "usd_unused_reservation", "usd_shared",
     "prompt", "cached", "generation", "usd_per_million_tokens_blended", "usd_at_least", "usd_at_most", "collected",
+    "token_source", *energy_render.FIGURE_COLUMNS,
 )  # fmt: skip
 
 
@@ -357,11 +413,20 @@ def figures_csv(report: Report) -> str:
             flat = {
                 **row,
                 **row["tokens"],
+                **energy_render.figure_columns(row["energy"]),
                 "usd_per_million_tokens_blended": row["usd_per_million_tokens"]["blended"],
                 "collected": round(report.collected, 6),
+                "token_source": _token_source(report, grouping, name),
             }
             writer.writerow([grouping, cell(name), *(cell(flat[column]) for column in FIGURE_COLUMNS[2:])])
     return body.getvalue()
+
+
+def _token_source(report: Report, grouping: str, name: str) -> str | None:
+    """Codes of the sources of tokens, of rows whose engines are known."""
+    if grouping == "total":
+        return sources_of(report.token_origins)
+    return sources_of(report.token_origins, name) if grouping == By.POOL.value else None
 
 
 def summed(charges: Iterable[Charge]) -> Decimal:

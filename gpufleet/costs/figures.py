@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gpufleet.costs.allocation import Charge, ChargeKind, UseState
+from gpufleet.costs.energy import Energy
 from gpufleet.costs.uncertainty import UnknownSpan
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
@@ -76,6 +77,7 @@ class Figure:
     unbounded: int = 0
     """Spans of unknown cost without a price."""
     instances: set[str] = field(default_factory=set[str])
+    energy: Energy = Energy()
 
     def add(self, charge: Charge) -> None:
         """Add a charge."""
@@ -125,6 +127,7 @@ class Figure:
         self.too_little = money.EXACT.add(self.too_little, part.too_little)
         self.unbounded += part.unbounded
         self.instances |= part.instances
+        self.energy += part.energy
 
     def serve(self, tokens: Tokens) -> None:
         """Add served tokens."""

@@ -12,8 +12,8 @@ specification.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from io import StringIO
@@ -22,8 +22,9 @@ from typing import Final
 from gpufleet.costs import bill_skus
 from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.csv_cells import cell
+from gpufleet.costs.energy import Energy, energy_of, joules
 from gpufleet.costs.report import Report
-from gpufleet.costs.teams import TeamShare, split_time
+from gpufleet.costs.teams import Part, UseShare, split_time
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import CURRENCY, Committed, Price
@@ -95,15 +96,20 @@ CONDITIONAL: Final = (
 )
 CUSTOM: Final = (
     "x_CachedPromptTokens",
+    "x_CarbonGrams",
     "x_ChargeKind",
     "x_CostBasis",
+    "x_EnergyJoules",
+    "x_EnergyMeasuredSeconds",
     "x_Estimated",
     "x_GeneratedTokens",
+    "x_IdleEnergyJoules",
     "x_ModelName",
     "x_Pool",
     "x_PriceAsOf",
     "x_PriceSource",
     "x_PromptTokens",
+    "x_RequestedModel",
     "x_State",
     "x_Team",
 )
@@ -173,40 +179,63 @@ class _Purchase:
 def rows(reports: Iterable[Report], account: str, fleet: str = "", *, by_team: bool = False) -> Iterator[Row]:
     """Rows of reports that cover a UTC day each (or less). Raises UnpricedError.
 
-    `fleet` makes the ids of shared resources unique. `by_team`: charges of pools that the report splits over teams
-    are split by the same weights; tokens are then written once for each team, as in the report.
+    `fleet` makes the ids of shared resources unique. `by_team`: charges of pools that the report splits over teams or
+    LoRA adapters are split by the same weights; tokens are then written once for each part, as in the report. A pool
+    that it splits over both is split over teams.
     """
     for report in reports:
         bought: dict[str, _Purchase] = {}
-        for charge, team, tokens in _by_team(report, report.teams if by_team else ()):
-            for row in _rows(charge, f"{account}/{fleet}" if fleet else account, tokens):
-                row |= _account(charge.cloud, account) | {"x_Team": team}
+        teams = {share.pool for share in report.teams}
+        shares = [*report.teams, *(share for share in report.adapters if share.pool not in teams)]
+        for charge, whose, served in _split(report, shares if by_team else ()):
+            for row in _rows(charge, f"{account}/{fleet}" if fleet else account, served):
+                row |= _account(charge.cloud, account) | whose
                 _buy(bought, charge.cloud, row)
                 yield row
         for name, purchase in bought.items():
             yield _purchase(name, purchase) | _account(purchase.cloud, account)
 
 
-def _by_team(report: Report, shares: Iterable[TeamShare]) -> Iterator[tuple[Charge, str | None, Sequence[Tokens]]]:
-    """Each charge with its team and the tokens of its row: those of its instance, or of its team."""
-    teams: dict[str | None, list[TeamShare]] = {}
-    of_team: dict[tuple[str, str], Tokens] = {}
+@dataclass(slots=True)
+class _Served:
+    """The tokens and the energy of a row."""
+
+    tokens: list[Tokens] = field(default_factory=list[Tokens])
+    energy: Energy = Energy()
+
+
+def _split(report: Report, shares: Iterable[UseShare]) -> Iterator[tuple[Charge, Row, _Served]]:
+    """Each charge with its team and requested model, and the tokens and the energy of its row: those of its instance
+    or part.
+    """
+    of_pool: dict[str | None, list[UseShare]] = {}
+    of_part: dict[tuple[str, str], _Served] = {}
     for share in shares:
-        teams.setdefault(share.pool, []).append(share)
-        of_team[share.pool, share.team] = share.figure.tokens
-    of_instance: dict[str, list[Tokens]] = {}
+        of_pool.setdefault(share.pool, []).append(share)
+        of_part[share.pool, share.name] = _Served([share.figure.tokens], share.figure.energy)
+    of_instance: dict[str, _Served] = {}
     for engine in report.engines:
-        of_instance.setdefault(engine.instance_id, []).append(engine.tokens)
+        of_instance.setdefault(engine.instance_id, _Served()).tokens.append(engine.tokens)
+    for run, one in report.energies:
+        if run is not None:
+            of_instance.setdefault(one.instance_id, _Served()).energy += energy_of(one.use, one.factor)
     for charge in sorted(report.charges, key=_used_first):
-        split = teams.get(charge.pool, [])
+        split = of_pool.get(charge.pool, [])
         if not split:
-            yield charge, charge.owner, of_instance.pop(charge.resource, [])
+            yield charge, {"x_Team": charge.owner}, of_instance.pop(charge.resource, _Served())
             continue
-        parts = split_time(charge.duration, [Decimal(share.engine_ms) for share in split])
+        parts = split_time(charge.duration, [share.weight for share in split])
         for share, duration in zip(split, parts, strict=True):
             if duration:
-                tokens = of_team.pop((share.pool, share.team), None)
-                yield replace(charge, duration=duration), share.team, [] if tokens is None else [tokens]
+                served = of_part.pop((share.pool, share.name), _Served())
+                yield replace(charge, duration=duration), _whose(charge, share), served
+
+
+def _whose(charge: Charge, share: UseShare) -> Row:
+    if share.part is Part.TEAM:
+        return {"x_Team": share.name}
+    name = None if share.part is Part.NOT_RECORDED else share.name
+    return {"x_Team": charge.owner, "x_RequestedModel": name}
 
 
 def _used_first(charge: Charge) -> tuple[bool, datetime]:
@@ -234,7 +263,7 @@ def days(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
     return list(zip(cuts, [*cuts[1:], until], strict=True))
 
 
-def _rows(charge: Charge, scope: str, tokens: Sequence[Tokens]) -> Iterator[Row]:
+def _rows(charge: Charge, scope: str, served: _Served) -> Iterator[Row]:
     """One row, or two where a commitment pays for a part of the charge."""
     if charge.amount is None or charge.price is None:
         raise UnpricedError(
@@ -246,7 +275,7 @@ def _rows(charge: Charge, scope: str, tokens: Sequence[Tokens]) -> Iterator[Row]
     for number, part in enumerate(_parts(charge, charge.price)):
         row: Row = dict.fromkeys(COLUMNS)
         row |= _place(charge) | _time(start, end) | _what(charge, charge.price, scope)
-        row |= _costs(part, str(row["PricingUnit"])) | _ours(charge, charge.price, () if number else tokens)
+        row |= _costs(part, str(row["PricingUnit"])) | _ours(charge, charge.price, _Served() if number else served)
         row |= _commitment(charge, part, scope)
         if row["ChargeCategory"] == "Credit":
             row |= dict.fromkeys(_NOT_OF_CREDITS)
@@ -484,7 +513,8 @@ def _sku(charge: Charge, price: Price) -> Row:
     }
 
 
-def _ours(charge: Charge, price: Price, tokens: Sequence[Tokens]) -> Row:
+def _ours(charge: Charge, price: Price, served: _Served) -> Row:
+    tokens = served.tokens
     return {
         "x_ChargeKind": charge.kind.value,
         "x_CostBasis": "allocation",
@@ -497,6 +527,20 @@ def _ours(charge: Charge, price: Price, tokens: Sequence[Tokens]) -> Row:
         "x_PromptTokens": _sum(one.prompt for one in tokens),
         "x_CachedPromptTokens": _sum(one.cached for one in tokens),
         "x_GeneratedTokens": _sum(one.generation for one in tokens),
+        **_energy(served.energy),
+    }
+
+
+def _energy(energy: Energy) -> Row:
+    """Measured energy and its CO2e; null: unknown."""
+    if energy.millijoules is None:
+        return {}
+    grams = energy.grams
+    return {
+        "x_EnergyJoules": _number(joules(energy.millijoules)),
+        "x_IdleEnergyJoules": _number(joules(energy.idle_mj)),
+        "x_EnergyMeasuredSeconds": _number(Decimal(energy.measured_us).scaleb(-6)),
+        "x_CarbonGrams": None if grams is None else _number(grams),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from gpufleet.costs import charts, digest, render, speed
+from gpufleet.costs import charts, digest, energy_render, render, slice_view, speed, token_origins
 from gpufleet.costs.digest import Digest
 from gpufleet.costs.document import METHOD, instant
 from gpufleet.costs.figures import Figure
@@ -46,6 +46,10 @@ def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], ba
         _over_time(report, buckets),
         _unit_costs(report),
         *(_table(report, by) for by in (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM)),
+        _table(report, By.ADAPTER) if report.adapters else "",
+        _slices(report),
+        _token_origins(report),
+        _energy(report),
         _speeds(report),
         _timelines(report, lanes),
         _list("Waste by cause", digest.waste_lines(found.waste) or ["none"]),
@@ -90,8 +94,15 @@ def _over_time(report: Report, buckets: Sequence[TimeBucket]) -> str:
 def _unit_costs(report: Report) -> str:
     values = {name: figure.unit_costs().blended for name, figure in report.groups[By.MODEL].items()}
     known = {name: value for name, value in values.items() if value is not None}
-    quiet = [name for name, value in values.items() if value is None]
-    idle = f'<p class="soft">No traffic: {escape(", ".join(sorted(quiet)[:20]))}</p>' if quiet else ""
+    idle = ""
+    for reason in ("no traffic", "tokens unknown"):
+        quiet = sorted(
+            name
+            for name, figure in report.groups[By.MODEL].items()
+            if values[name] is None and render.without_tokens(figure) == reason
+        )
+        names = escape(", ".join(quiet[:20]))
+        idle += f'<p class="soft">{reason.capitalize()}: {names}</p>' if quiet else ""
     if not known:
         return f"<h2>USD per million tokens</h2>{idle or '<p>no traffic</p>'}"
     most_expensive = dict(sorted(known.items(), key=lambda item: (-item[1], item[0]))[:20])
@@ -112,6 +123,23 @@ def _table(report: Report, by: By, most: int = 200) -> str:
     )
 
 
+def _slices(report: Report, most: int = 200) -> str:
+    if not report.slices.rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in slice_view.HEADINGS)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>"
+        for row in slice_view.rows(report.slices, most)
+    )
+    notes = "".join(f'<p class="soft">{escape(line)}</p>' for line in slice_view.facts(report.slices))
+    return f'<h2>By slice</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{notes}'
+
+
+def _token_origins(report: Report) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in token_origins.lines(report.token_origins))
+    return f'<ul class="soft">{lines}</ul>' if lines else ""
+
+
 def _speeds(report: Report, most: int = 200) -> str:
     if not report.speeds:
         return ""
@@ -126,6 +154,21 @@ def _speeds(report: Report, most: int = 200) -> str:
         f'<h2>Tokens per second and GPU</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
         f'<details><summary>Sources of the references</summary><ul class="soft">{lines}</ul></details>'
     )
+
+
+def _energy(report: Report) -> str:
+    """Energy and CO2e by pool and by model, per million tokens next to USD."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in energy_render.lines(report))
+    tables = ""
+    if report.total.energy.millijoules is not None:
+        for by in (By.POOL, By.MODEL):
+            head = "".join(f"<th>{escape(name)}</th>" for name in (by.value, *energy_render.HEADINGS[1:]))
+            body = "".join(
+                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in energy_render.rows(report, by)
+            )
+            tables += f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<h2>Energy and CO2e</h2>{tables}<ul class="soft">{lines}</ul>'
 
 
 def _timelines(report: Report, lanes: Sequence[Lane], most: int = DRAWN) -> str:

@@ -17,16 +17,20 @@ from gpufleet.costs import closing, cost_owners, declarations
 from gpufleet.costs.allocation import Charge, ClosedFacts, LedgerFacts, charges
 from gpufleet.costs.closing import Closing
 from gpufleet.costs.commitments import Coverage, DeclaredCosts
+from gpufleet.costs.energy import InstanceEnergy, factor_spans, split_by_instance
 from gpufleet.costs.pricing import FOREVER, PricingPeriod
 from gpufleet.costs.report import NONE, QUIET, Report, ReportScope, WindowFacts, compute, uncollected
 from gpufleet.costs.series import priced_alone
+from gpufleet.costs.slice_bills import SliceReport, by_slice, node_bills
+from gpufleet.costs.slices import allocate
 from gpufleet.costs.tokens import EngineTokens, engine_tokens
 from gpufleet.costs.uncertainty import known_until
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import declared as ledger_declared
-from gpufleet.ledger import history, rollups
+from gpufleet.ledger import history, rollups, units
 from gpufleet.ledger.closed_periods import Confirmed, closed_periods
+from gpufleet.ledger.energy import energy_uses
 from gpufleet.ledger.facts import CostPass, Reservation, Run
 from gpufleet.ledger.reservations import reservations
 from gpufleet.ledger.teams import Interval, team_uses
@@ -71,7 +75,8 @@ class CostQuery:
             self._reservations = reservations(connection, self._fleet, since, until)
             self._gaps = history.gaps(connection, self._fleet, since, until, QUIET)
             self._confirmed = closed_periods(connection, self._fleet, since, until)
-            split = self._today.split_by_team or any(one.declared.split_by_team for one in self._kept)
+            declared = (self._today, *(one.declared for one in self._kept))
+            split = any(one.split_by_team or one.adapters for one in declared)
             self._uses = team_uses(connection, self._fleet, windows) if split else {}
         closed = sorted(self._confirmed, key=lambda one: one.at)
         self._declarations = declarations.Declarations(self._kept, closed, self.book)
@@ -167,15 +172,32 @@ class CostQuery:
         """The last complete pass; None: there was none."""
         return None if self._last is None else self._last.at
 
-    def report(self, scope: ReportScope) -> Report:
-        """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows."""
+    def report(self, scope: ReportScope, *, with_energy: bool = True) -> Report:
+        """The report of one window. Raises MissingPriceError unless the scope allows unpriced rows.
+
+        `with_energy`: false for callers that use money and tokens only, because energy of a part of an hour is slow
+        to read.
+        """
         closings = self._touching(scope.since, scope.until)
         is_closed = closing.cover(closings, scope.since, scope.until)
         if is_closed:
             scope = replace(scope, now=max(one.at for one in closings))
         known = self.known(scope.since, scope.until)
-        found = compute(scope, known, self._tokens(scope.since, scope.until, known.facts.periods))
+        tokens = self._tokens(scope.since, scope.until, known.facts.periods)
+        energy = self._energy(scope.since, scope.until, known.facts.periods) if with_energy else ()
+        found = compute(scope, known, tokens, energy)
+        found = replace(found, slices=self._slices(found))
         return replace(found, would_change=list(self._would_change(found))) if is_closed else found
+
+    def _slices(self, found: Report) -> SliceReport:
+        """The cost by slice of the nodes that have any."""
+        since, until = found.scope.since, found.scope.until
+        with self._engine.connect() as connection:
+            seen = units.sightings(connection, self._fleet, since, until)
+            if not seen:
+                return SliceReport()
+            bills = node_bills(found.charges, seen.keys())
+            return by_slice(allocate(bills, units.unit_hours(connection, self._fleet, since, until), seen))
 
     def _would_change(self, closed: Report) -> Iterator[str]:
         """The differences that today's settings and facts would make to a closed window."""
@@ -198,7 +220,7 @@ class CostQuery:
             )
 
     def _tokens(self, since: datetime, until: datetime, periods: Sequence[PricingPeriod]) -> list[EngineTokens]:
-        """Tokens per engine in a window, for each time in which no pool changed its model or owner."""
+        """Tokens per engine in a window, for each time in which no pool changed its model, engine or owner."""
         edges = [since, *cost_owners.changes(periods, since, until), until]
         with self._engine.connect() as connection:
             return [
@@ -206,6 +228,15 @@ class CostQuery:
                 for start, end in pairwise(edges)
                 for one in engine_tokens(rollups.reading_spans(connection, self._fleet, start, end), start, end)
             ]
+
+    def _energy(self, since: datetime, until: datetime, periods: Sequence[PricingPeriod]) -> list[InstanceEnergy]:
+        """Energy per instance in a window, for each time in which no owner, model and grid factor changed."""
+        factors = factor_spans(self._kept, self._today, self._closings, since, until)
+        cuts = {*cost_owners.changes(periods, since, until), *(one.since for one in factors[1:])}
+        spans = list(pairwise([since, *sorted(cuts), until]))
+        with self._engine.connect() as connection:
+            uses = [(start, end, energy_uses(connection, self._fleet, start, end)) for start, end in spans]
+        return split_by_instance(uses, factors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Final
 from zoneinfo import ZoneInfo
 
-from gpufleet.costs import speed
+from gpufleet.costs import energy_render, slice_view, speed, token_origins
 from gpufleet.costs.allocation import UseState
 from gpufleet.costs.figures import Figure, Method, UnitCosts
 from gpufleet.costs.report import NONE, By, Report
@@ -28,6 +29,10 @@ HEADINGS: Row = (
     "$/M out",
     "$/M",
 )
+
+
+_SLICES: Final = 20
+"""Rows of the table by slice; all are in the JSON file."""
 
 
 def title(report: Report) -> str:
@@ -106,12 +111,13 @@ def facts(report: Report) -> list[str]:
     for pool, figure in sorted(report.groups[By.POOL].items()):
         if figure.allocation and not figure.tokens.total:
             idle = dollars(figure.allocation, step)
-            lines.append(f"pool {pool}: no traffic, {idle} USD spent")
+            lines.append(f"pool {pool}: {without_tokens(figure)}, {idle} USD spent")
     for kind, usd in sorted(total.adjustments.items()):
         lines.append(f"{kind.value}: {dollars(usd, step)} USD (contained in the rows above)")
     if total.coverage is not None:
         lines.append(f"measured: {total.coverage:.1%} of the serving time")
-    return [*lines, *coverage(report)]
+    lines += slice_view.facts(report.slices)
+    return [*lines, *token_origins.lines(report.token_origins), *energy_render.lines(report), *coverage(report)]
 
 
 def coverage(report: Report) -> list[str]:
@@ -171,11 +177,16 @@ def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
     if unit.method is Method.NONE:
         hours = Decimal(str(window.total_seconds())) / money.SECONDS_PER_HOUR
         per_hour = money.usd(figure.allocation) / hours if hours else money.ZERO
-        return f"no traffic, {show(per_hour.quantize(money.CENT))} USD/h spent"
+        return f"{without_tokens(figure)}, {show(per_hour.quantize(money.CENT))} USD/h spent"
     return (
         f"USD per million tokens: input {rate(unit.input)}, output {rate(unit.output)}, blended {rate(unit.blended)}"
         f" (basis: allocation; split by {unit.method.value})"
     )
+
+
+def without_tokens(figure: Figure) -> str:
+    """Why a figure has no USD per million tokens. Unknown tokens are not zero."""
+    return "tokens unknown" if figure.tokens.total is None else "no traffic"
 
 
 def dollars(amount: Decimal, step: Decimal = money.CENT) -> str:
@@ -198,11 +209,21 @@ def rate(value: Decimal | None) -> str:
     return "–" if value is None else f"{value.quantize(Decimal('0.0001')):,}"
 
 
-def as_text(report: Report, by: Sequence[By] = (By.POOL, By.MODEL, By.CAPACITY_TYPE)) -> str:
-    """The whole report as plain text, in columns."""
+def as_text(report: Report, by: Sequence[By] | None = None) -> str:
+    """The whole report as plain text, in columns. `by` defaults to pool, model, capacity type and, if there are any,
+    LoRA adapters.
+    """
+    with_slices = by is None and report.slices.rows
+    by = by or (By.POOL, By.MODEL, By.CAPACITY_TYPE, *((By.ADAPTER,) if report.adapters else ()))
     parts = [title(report), ""]
     for group in by:
         parts += [table([(group.value, *HEADINGS[1:]), *rows(report, group)]), ""]
+    if with_slices:
+        lines = slice_view.rows(report.slices, _SLICES)
+        parts += [table([slice_view.HEADINGS, *lines], frozenset({0, 1, 2})), ""]
+    if report.total.energy.millijoules is not None:
+        energy = energy_render.rows(report, by[0])
+        parts += [table([(f"energy by {by[0].value}", *energy_render.HEADINGS[1:]), *energy]), ""]
     parts += facts(report)
     if report.speeds and By.MODEL in by:
         parts += [

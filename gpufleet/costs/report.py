@@ -1,21 +1,27 @@
 """The cost report of one fleet over one window, by any grouping. Pure; gpufleet.costs.query reads the ledger."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from gpufleet.costs.adapters import adapter_shares
 from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges
 from gpufleet.costs.cost_owners import with_owner_at
+from gpufleet.costs.energy import InstanceEnergy, shares_devices
+from gpufleet.costs.energy_cells import energy_by_cell, energy_notes
 from gpufleet.costs.figures import Figure
+from gpufleet.costs.slice_bills import SliceReport
 from gpufleet.costs.speed import MeasuredSpeed
-from gpufleet.costs.teams import TeamShare, split_by_engine_seconds
+from gpufleet.costs.teams import UseShare, split_by_engine_seconds
+from gpufleet.costs.token_origins import PoolEngine, TokenOrigin, pool_engines
 from gpufleet.costs.tokens import EngineTokens
 from gpufleet.costs.uncertainty import UnknownCause, UnknownSpan, unknown_spans
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
+from gpufleet.ledger import teams as ledger_teams
 from gpufleet.ledger.closed_periods import Confirmed
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.facts import CostPass, Reservation, Run
@@ -32,6 +38,7 @@ class By(StrEnum):
     TEAM = "team"
     ZONE = "zone"
     MACHINE_TYPE = "machine-type"
+    ADAPTER = "adapter"
 
 
 class Confirmation(StrEnum):
@@ -78,10 +85,14 @@ class Report:
     prices: Sequence[Price] = ()
     """Every price used, once."""
     confirmation: Confirmation = Confirmation.ESTIMATED
-    teams: Sequence[TeamShare] = ()
+    teams: Sequence[UseShare] = ()
     """Pools that are split by engine seconds; `groups[By.TEAM]` holds the same sums."""
+    adapters: Sequence[UseShare] = ()
+    """Pools with LoRA adapters, by the model name of the requests; `groups[By.ADAPTER]` holds the same sums."""
     cells: Mapping[tuple[str, ...], Figure] = field(default_factory=dict[tuple[str, ...], Figure])
     """The finest figures; see `_GROUPINGS`."""
+    energies: Sequence[tuple[Run | None, InstanceEnergy]] = ()
+    """The energy of each instance, with its run; None: the instance is not in the ledger."""
     unmatched: Tokens = field(default_factory=Tokens)
     """Tokens of engines whose instance is not in the ledger."""
     reservations: Sequence[Reservation] = ()
@@ -96,6 +107,12 @@ class Report:
     """Tokens per second and GPU, compared with a reference; see gpufleet.costs.speed."""
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Model to its declared source."""
+    pool_engines: Sequence[PoolEngine] = ()
+    """The engines of all pools with instances, in the window."""
+    token_origins: Sequence[TokenOrigin] = ()
+    """Where the tokens of these pools come from; see gpufleet.costs.token_origins."""
+    slices: SliceReport = field(default_factory=SliceReport)
+    """The cost of nodes with slices or shared devices, by slice; see gpufleet.costs.slices."""
     would_change: Sequence[str] = ()
     """Differences that today's settings, prices and facts would make to a closed window. Not part of the report's
     documents, which stay equal to the byte."""
@@ -130,15 +147,21 @@ class WindowFacts:
     """The bills that confirm parts of the window."""
     gaps: Sequence[Interval] = ()
     """Spans of the window without a pass, long enough for instances to start and end unobserved."""
-    uses: Mapping[tuple[str, str], TeamUse] = field(default_factory=dict[tuple[str, str], TeamUse])
-    """(pool, team) to the use that the router counted in the window."""
+    uses: ledger_teams.Uses = field(default_factory=dict[tuple[str, str, str], TeamUse])
+    """(pool, team, requested model) to the use that the router counted in the window."""
     unreadable_prices: Sequence[str] = ()
     """Price rows of the ledger that cannot be read."""
 
 
-def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineTokens]) -> Report:
+def compute(
+    scope: ReportScope,
+    known: WindowFacts,
+    engines: Sequence[EngineTokens],
+    energy: Sequence[InstanceEnergy] = (),
+) -> Report:
     """Compute the report, with notes, from the facts of a window."""
-    report = by_team(build(scope, known.facts, known.book, engines, known.last), known)
+    report = build(scope, known.facts, known.book, engines, known.last, energy)
+    report = by_adapter(by_team(report, known), known)
     notes = [
         f"trued up by a bill ({one.form}) from {one.since:%Y-%m-%dT%H:%MZ} to {one.until:%Y-%m-%dT%H:%MZ}:"
         f" billed {one.billed_usd.quantize(money.CENT)} USD, computed {one.computed_usd.quantize(money.CENT)} USD"
@@ -164,6 +187,7 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
     notes += _unknown_notes(report.unknown)
     paid = list(_paid(scope, known.facts.reservations))
     notes += _reservation_notes(paid)
+    serving = [name for name, figure in report.groups[By.POOL].items() if figure.instances and name != NONE]
     confirmation = Confirmation.FINAL if _covered(scope, known.confirmed) else Confirmation.ESTIMATED
     return replace(
         report,
@@ -173,6 +197,7 @@ def compute(scope: ReportScope, known: WindowFacts, engines: Sequence[EngineToke
         not_frozen=not_frozen,
         uncollected=uncollected(known, scope.since, min(scope.until, scope.now)),
         sources=known.facts.declared.sources,
+        pool_engines=pool_engines(serving, known.facts, known.book, scope.since, min(scope.until, scope.now)),
     )
 
 
@@ -260,26 +285,37 @@ def _bounds(spans: Sequence[UnknownSpan], why_less: str = " (a first hour may be
 
 def by_team(report: Report, known: WindowFacts) -> Report:
     """The report with the cost of shared pools split over their teams."""
-    shares: list[TeamShare] = []
+    shares: list[UseShare] = []
     notes: list[str] = []
-    pools = known.facts.declared.split_by_team & report.groups[By.POOL].keys()
-    for pool in sorted(pools):
-        uses = {team: use for (of, team), use in known.uses.items() if of == pool}
-        parts = split_by_engine_seconds(pool, report.groups[By.POOL][pool], uses)
+    for pool in sorted(known.facts.declared.split_by_team & report.groups[By.POOL].keys()):
+        parts = split_by_engine_seconds(pool, report.groups[By.POOL][pool], ledger_teams.by_team(known.uses, pool))
         if not parts:
             notes.append(f"pool {pool}: the router counted no engine seconds by team; its owner is charged all of it")
-            pools -= {pool}
         shares += parts
-    if not shares:
-        return replace(report, notes=(*report.notes, *notes))
-    teams: dict[str, Figure] = {}
-    for cell, figure in report.cells.items():
-        if cell[0] not in pools:
-            teams.setdefault(cell[3], Figure()).include(figure)
-    for share in shares:
-        teams.setdefault(share.team, Figure()).include(share.figure)
-    groups = {**report.groups, By.TEAM: teams}
+    groups = report.groups | ({By.TEAM: _regrouped(report, shares, lambda cell: cell[3])} if shares else {})
     return replace(report, groups=groups, teams=shares, notes=(*report.notes, *notes))
+
+
+def by_adapter(report: Report, known: WindowFacts) -> Report:
+    """The report with the cost of pools with LoRA adapters split over model, adapters and unrecorded requests."""
+    declared = (known.facts.declared, *(period.declared for period in known.facts.periods))
+    shares, notes = adapter_shares(report.groups[By.POOL], known.uses, declared)
+    groups = report.groups | ({By.ADAPTER: _regrouped(report, shares, lambda _: NONE)} if shares else {})
+    return replace(report, groups=groups, adapters=shares, notes=(*report.notes, *notes))
+
+
+def _regrouped(
+    report: Report, shares: Sequence[UseShare], name_of: Callable[[tuple[str, ...]], str]
+) -> dict[str, Figure]:
+    """Figures by the name of each share, and by the name of each cell of the other pools."""
+    split = {share.pool for share in shares}
+    found: dict[str, Figure] = {}
+    for cell, figure in report.cells.items():
+        if cell[0] not in split:
+            found.setdefault(name_of(cell), Figure()).include(figure)
+    for share in shares:
+        found.setdefault(share.name, Figure()).include(share.figure)
+    return found
 
 
 def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
@@ -298,8 +334,13 @@ def _covered(scope: ReportScope, confirmed: Iterable[Confirmed]) -> bool:
     return at >= scope.until
 
 
-def build(
-    scope: ReportScope, facts: LedgerFacts, book: PriceBook, engines: Sequence[EngineTokens], last: CostPass | None
+def build(  # noqa: PLR0913 - the facts of a report
+    scope: ReportScope,
+    facts: LedgerFacts,
+    book: PriceBook,
+    engines: Sequence[EngineTokens],
+    last: CostPass | None,
+    energy: Sequence[InstanceEnergy] = (),
 ) -> Report:
     """Compute a report from facts."""
     bill = list(charges(facts, book, scope.since, scope.until, allow_unpriced=scope.allow_unpriced))
@@ -319,6 +360,14 @@ def build(
             unmatched += engine.tokens
         else:
             cells[_cell(held)].serve(engine.tokens)
+    energies = [
+        (None if run is None else with_owner_at(run, facts.periods, one.since), one)
+        for one in energy
+        for run in (runs.get(one.instance_id),)
+        if run is None or not shares_devices(run.cloud, run.machine_type)
+    ]
+    for cell, used in energy_by_cell(_cell, bill, zip(engines, served_by, strict=True), energies).items():
+        cells[cell].energy += used
     total, groups = _grouped(cells)
     total.serve(unmatched)
     last_used = _last_used(bill)
@@ -335,7 +384,13 @@ def build(
         cells=dict(cells),
         unknown=spans,
         unmatched=unmatched,
-        notes=(*_notes(scope, total, last, unmatched), *_unpriced_notes(bill), *_price_notes(last_used)),
+        energies=energies,
+        notes=(
+            *_notes(scope, total, last, unmatched),
+            *energy_notes(energies),
+            *_unpriced_notes(bill),
+            *_price_notes(last_used),
+        ),
     )
 
 
@@ -377,6 +432,7 @@ def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, 
     groups: dict[By, defaultdict[str, Figure]] = {by: defaultdict(Figure) for by in By}
     for cell, figure in cells.items():
         total.include(figure)
+        groups[By.ADAPTER][NONE].include(figure)
         for by, key in zip(_GROUPINGS, cell, strict=True):
             groups[by][key].include(figure)
     return total, {by: dict(group) for by, group in groups.items()}

@@ -5,7 +5,7 @@ Names of metrics are arguments: this package does not depend on an engine.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -15,6 +15,10 @@ from gpufleet.ledger.facts import ActivityHour, TokenReading
 from gpufleet.ledger.teams import TeamReading
 
 _INFINITY: Final = float("inf")
+_BEFORE: Final = timedelta(milliseconds=1)
+"""Scrapes have times in whole milliseconds, and are further apart."""
+_CLOCKS: Final = 2.0
+"""Seconds that the clocks of an instance and of the metrics store may differ by. An engine needs longer to start."""
 KEEP_EVERY: Final = timedelta(minutes=5)
 """Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
 
@@ -29,13 +33,35 @@ class MetricNames:
     prefill_seconds: str
     decode_seconds: str
     process_start: str
+    """When the process that serves a page began."""
     requests: tuple[str, ...]
+    gate_requests: tuple[str, ...] = ()
+    """Gauges of requests in front of an engine: they show activity where the engine's own gauges prove nothing."""
+    no_evidence: tuple[str, str] = ("", "")
+    """A label and its value on gauges that prove nothing, such as one that keeps its last value at rest."""
     gpu_active: tuple[str, ...]
-    """In order of preference: the first one that an instance has is used."""
+    """Gauges of the activity of a GPU, or of a slice of one."""
+    gpu_scales: tuple[str, Mapping[str, float]] = ("", MappingProxyType({}))
+    """A label with the unit of an activity, and the factor of each unit to a share. A series without a factor is left
+    out, unless the label is empty."""
+    gpu_coarse: tuple[str, str] = ("", "")
+    """A label and its value on activity that can be 0 while the GPU computes: it shows work only."""
+    gpu_doubt: str = ""
+    """A label of activity whose 0 was not measured, whatever other numbers its GPU has."""
+    gpu_units: tuple[str, ...] = ()
+    """Labels that identify a GPU, or a slice of one."""
     teams: tuple[str, ...] = ()
     """The router's counters by key: engine seconds, tokens in, tokens out, answers without usage."""
     router_job: str = "router"
     """Their scrape job: counters by key of other jobs are not those of a router."""
+    engine_start: str = ""
+    """When an instance's engine began, by its node agent: not every engine reports it on its page."""
+    model_labels: tuple[str, ...] = ("model_name",)
+    """Labels of an engine's model: the first one that a counter has is used."""
+    engine_labels: tuple[str, ...] = ("engine",)
+    """Labels of a part of a page that counts alone: the first one that a counter has is used."""
+    part_labels: tuple[str, ...] = ()
+    """Labels that divide a counter: its series with different values of them add up to it."""
 
     def all(self) -> tuple[str, ...]:
         """Every name, for a selector."""
@@ -46,7 +72,9 @@ class MetricNames:
             self.prefill_seconds,
             self.decode_seconds,
             self.process_start,
+            *((self.engine_start,) if self.engine_start else ()),
             *self.requests,
+            *self.gate_requests,
             *self.gpu_active,
             *self.teams,
         )
@@ -69,6 +97,12 @@ def is_blank(value: float) -> bool:
     return not 0 <= value < _INFINITY
 
 
+_EngineKey = tuple[str, str, str]
+"""Instance id, engine (port and part of its page), model."""
+_Page = tuple[datetime, datetime]
+"""The first two times at which a page was read."""
+
+
 def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> list[TokenReading]:
     """Token readings, thinned, by engine and time."""
     columns = {
@@ -78,33 +112,41 @@ def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> lis
         names.prefill_seconds: "prefill_ms",
         names.decode_seconds: "decode_ms",
     }
-    engines: dict[tuple[str, str, str], list[RawSeries]] = defaultdict(list)
+    engines: dict[_EngineKey, list[RawSeries]] = defaultdict(list)
+    pages: dict[_EngineKey, dict[_Target, _Page]] = defaultdict(dict)
     starts: dict[_Target, Sequence[ActivitySample]] = {}
+    restarts: dict[str, set[float]] = defaultdict(set)
+    since = datetime.max.replace(tzinfo=UTC)
     for one in series:
-        instance_id = one.labels.get("instance_id")
-        if instance_id is None:
+        if "instance_id" not in one.labels:
             continue
+        since = min(since, one.samples[0].at) if one.samples else since
         if one.name == names.process_start:
             starts[_target(one.labels)] = one.samples
-        if one.name in columns:
-            engine = f"{_port(one.labels)}/{one.labels.get('engine', '0')}"
-            engines[instance_id, engine, one.labels.get("model_name", "")].append(one)
+        elif one.name == names.engine_start:
+            restarts[one.labels["instance_id"]] |= {value for _, value in one.samples}
+        elif one.name in columns:
+            engines[_engine_key(one.labels, names)].append(one)
+        elif one.name in names.requests and len(one.samples) > 1:
+            known, target = pages[_engine_key(one.labels, names)], _target(one.labels)
+            page = one.samples[0].at, one.samples[1].at
+            known[target] = min(page, known.get(target, page))
     found: list[TokenReading] = []
-    for (instance_id, engine, model), counters in engines.items():
-        copies = _by_copy(counters)
-        by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
-        for name, column in columns.items():
-            factor = 1000 if column.endswith("_ms") else 1
-            for at, value in _once([copy[name] for copy in copies if name in copy]):
-                if 0 <= value < _INFINITY:
-                    by_time[at][column] = round(value * factor)
-        began = _Starts(starts.get(_target(next(iter(copies[0].values())).labels), ()))
+    counting = {_page_of(key) for key in engines}
+    for key in sorted(engines.keys() | {key for key in pages if _page_of(key) not in counting}):
+        copies = _by_copy(engines.get(key, ()), names.part_labels)
+        target = _target(next(iter(copies[0].values())).labels) if copies else min(pages[key])
+        process = starts.get(target, ())
+        by_time = _counts(columns, copies, pages[key].get(target), process)
+        if not process:
+            _restart(by_time, restarts[key[0]], since)
+        began = _Starts(process)
         every = [
             TokenReading(
                 environment=fleet,
-                instance_id=instance_id,
-                engine=engine,
-                model=model,
+                instance_id=key[0],
+                engine=key[1],
+                model=key[2],
                 at=at,
                 created_at=began.up_to(at),
                 **values,
@@ -115,16 +157,104 @@ def readings(fleet: str, names: MetricNames, series: Iterable[RawSeries]) -> lis
     return found
 
 
-def _by_copy(counters: Iterable[RawSeries]) -> list[Mapping[str, RawSeries]]:
-    """The counters of one engine by name, for each set of labels (a second job, federation, two replicas of a store).
-    The set with the most samples is the first.
+def _counts(
+    columns: Mapping[str, str],
+    copies: Sequence[Mapping[str, RawSeries]],
+    page: _Page | None,
+    process: Sequence[ActivitySample],
+) -> dict[datetime, dict[str, int]]:
+    """The counters of one engine by time. `columns`: metric to counter."""
+    by_time: dict[datetime, dict[str, int]] = defaultdict(dict)
+    first: dict[str, datetime] = {}
+    for name, column in columns.items():
+        factor = 1000 if column.endswith("_ms") else 1
+        samples = _once([copy[name] for copy in copies if name in copy])
+        if samples:
+            first[column] = samples[0].at
+        for at, value in samples:
+            if 0 <= value < _INFINITY:
+                by_time[at][column] = round(value * factor)
+    if page is not None:
+        _add_zeros(by_time, first, page, process)
+    return by_time
+
+
+def _page_of(key: _EngineKey) -> tuple[str, str]:
+    """Instance id and port."""
+    return key[0], key[1].partition("/")[0]
+
+
+def _engine_key(labels: Mapping[str, str], names: MetricNames) -> _EngineKey:
+    engine = f"{port_of(labels)}/{_label(labels, names.engine_labels) or '0'}"
+    return labels["instance_id"], engine, _label(labels, names.model_labels)
+
+
+def _label(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    """The value of the first of these labels that there is."""
+    return next((labels[name] for name in names if labels.get(name)), "")
+
+
+def _add_zeros(
+    by_time: dict[datetime, dict[str, int]],
+    first: Mapping[str, datetime],
+    page: _Page,
+    process: Sequence[ActivitySample],
+) -> None:
+    """Add a reading of 0 before the first one of each counter that the page did not have at first.
+
+    Engines report counters with labels only after the first request. Its tokens would be lost, because a difference
+    needs a reading before it. A page without counters shows that its engine was ready. `first`: the first time of
+    each counter. Counters of a page have the times of the page: one that is missing once is not enough, since the
+    pages of two stores may be mixed.
     """
-    copies: dict[tuple[tuple[str, str], ...], dict[str, RawSeries]] = defaultdict(dict)
+    ready, again = page
+    late: dict[datetime, list[str]] = defaultdict(list)
+    for column, at in first.items():
+        if at > again:
+            late[at].append(column)
+    for at, columns in sorted(late.items()):
+        earlier = max((time for time in by_time if time < at), default=None)
+        began = _Starts(process)
+        same = earlier is not None and began.up_to(earlier) == began.up_to(at)
+        kept = by_time[earlier] if earlier is not None and same else {}
+        by_time[at - _BEFORE] = {**kept, **dict.fromkeys(columns, 0)}
+    if not by_time or again < min(by_time):
+        by_time[ready] = {}
+
+
+def _restart(by_time: dict[datetime, dict[str, int]], starts: Iterable[float], since: datetime) -> None:
+    """Add a reading of 0 before the first one of each process that began after `since`."""
+    for start in starts:
+        if start + _CLOCKS <= since.timestamp():
+            continue
+        at = min((time for time in by_time if time.timestamp() >= start + _CLOCKS), default=None)
+        if at is not None and at - _BEFORE not in by_time:
+            by_time[at - _BEFORE] = dict.fromkeys(by_time[at], 0)
+
+
+def _by_copy(counters: Iterable[RawSeries], parts: Sequence[str] = ()) -> list[Mapping[str, RawSeries]]:
+    """The counters of one engine by name, for each set of labels (a second job, federation, two replicas of a store).
+    The set with the most samples is the first. Series that differ only in `parts` are added up.
+    """
+    ignored = {"__name__", *parts}
+    copies: dict[tuple[tuple[str, str], ...], dict[str, list[RawSeries]]] = defaultdict(lambda: defaultdict(list))
     for one in counters:
-        labels = tuple(sorted(item for item in one.labels.items() if item[0] != "__name__"))
-        copies[labels][one.name] = one
-    ranked = sorted(copies.items(), key=lambda copy: (-sum(len(one.samples) for one in copy[1].values()), copy[0]))
+        labels = tuple(sorted(item for item in one.labels.items() if item[0] not in ignored))
+        copies[labels][one.name].append(one)
+    summed = {labels: {name: _sum(same) for name, same in copy.items()} for labels, copy in copies.items()}
+    ranked = sorted(summed.items(), key=lambda copy: (-sum(len(one.samples) for one in copy[1].values()), copy[0]))
     return [copy for _, copy in ranked]
+
+
+def _sum(parts: Sequence[RawSeries]) -> RawSeries:
+    """The sum of the parts of a counter. Parts of one page have the same times."""
+    if len(parts) == 1:
+        return parts[0]
+    values: dict[datetime, float] = defaultdict(float)
+    for part in parts:
+        for at, value in part.samples:
+            values[at] += value
+    return RawSeries(parts[0].labels, [ActivitySample(at, values[at]) for at in sorted(values)])
 
 
 def _once(copies: Sequence[RawSeries]) -> Sequence[ActivitySample]:
@@ -194,6 +324,36 @@ def thin(every: Sequence[TokenReading]) -> list[TokenReading]:
     return kept
 
 
+@dataclass(slots=True)
+class _GpuSamples:
+    """The activity of the GPUs of one instance."""
+
+    proving: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
+    coarse: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
+    units: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    proved: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    doubted: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+
+    def add(self, names: MetricNames, labels: Mapping[str, str], samples: Sequence[ActivitySample]) -> None:
+        """Add a series. `samples`: finite and not negative."""
+        unit_label, scales = names.gpu_scales
+        scale = scales.get(labels.get(unit_label, "")) if unit_label else 1.0
+        unit = tuple(labels.get(name, "") for name in names.gpu_units)
+        self.units.add(unit)
+        if names.gpu_doubt and labels.get(names.gpu_doubt):
+            self.doubted.add(unit)
+        if scale is None:
+            return
+        shares = [ActivitySample(one.at, one.value * scale) for one in samples] if scale != 1 else samples
+        shares = [one for one in shares if one.value <= 1]
+        label, value = names.gpu_coarse
+        if label and labels.get(label) == value:
+            self.coarse.append(shares)
+        else:
+            self.proving.append(shares)
+            self.proved.add(unit)
+
+
 def activity(
     fleet: str,
     names: MetricNames,
@@ -204,30 +364,43 @@ def activity(
     """Busy and idle slots by instance. `floors`: the GPU noise floor of instances whose pool sets one."""
     requests: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
     tokens: dict[str, list[Sequence[ActivitySample]]] = defaultdict(list)
-    gpus: dict[str, dict[str, list[Sequence[ActivitySample]]]] = defaultdict(lambda: defaultdict(list))
+    gpus: dict[str, _GpuSamples] = defaultdict(_GpuSamples)
     for one in series:
         instance_id = one.labels.get("instance_id")
         if instance_id is None:
             continue
         clean = [sample for sample in one.samples if 0 <= sample.value < _INFINITY]
-        if one.name in names.requests:
-            requests[instance_id].append(clean)
+        if one.name in (*names.requests, *names.gate_requests):
+            label, value = names.no_evidence
+            if not label or one.labels.get(label) != value:
+                requests[instance_id].append(clean)
         elif one.name in (names.prompt, names.generation):
             tokens[instance_id].append(clean)
         elif one.name in names.gpu_active:
-            gpus[instance_id][one.name].append([s for s in clean if s.value <= 1])
+            gpus[instance_id].add(names, one.labels, clean)
     found: list[ActivityHour] = []
     for instance_id in sorted(requests.keys() | tokens.keys() | gpus.keys()):
-        named = [name for name in names.gpu_active if name in gpus[instance_id]]
-        inactive = gpus[instance_id][named[0]] if named else []
-        signals = ActivitySignals(requests=requests[instance_id], tokens=tokens[instance_id], gpus=inactive)
+        seen = gpus[instance_id]
+        signals = ActivitySignals(
+            requests=requests[instance_id],
+            tokens=tokens[instance_id],
+            gpus=seen.proving,
+            coarse_gpus=seen.coarse,
+            all_gpus_proved=seen.units <= seen.proved - seen.doubted,
+        )
         below = floors.get(instance_id, measure.gpu_active_below)
         found += slots(fleet, instance_id, signals, replace(measure, gpu_active_below=below))
     return found
 
 
-def _port(labels: Mapping[str, str]) -> str:
+def port_of(labels: Mapping[str, str]) -> str:
+    """The port of the scraped page."""
     return _address(labels).rpartition(":")[2]
+
+
+def model_of(labels: Mapping[str, str], names: MetricNames) -> str:
+    """The model that an engine's series names; empty: none."""
+    return _label(labels, names.model_labels)
 
 
 class _Starts:
@@ -258,5 +431,6 @@ def _reset(before: TokenReading, after: TokenReading) -> bool:
         (before.prefill_ms, after.prefill_ms),
         (before.decode_ms, after.decode_ms),
     )
-    fell = any(a is not None and b is not None and b < a for a, b in pairs)
+    # a counter that appears is like a reset: its first difference needs the reading before it
+    fell = any(b is not None and (a is None or b < a) for a, b in pairs)
     return fell or before.created_at != after.created_at

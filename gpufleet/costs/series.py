@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Final
 
 from gpufleet.costs.allocation import Charge, LedgerFacts, charges, end_of, fixed_charges
-from gpufleet.costs.slots import SLOT_US, SLOTS
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.facts import ActivityHour, EndCause
+from gpufleet.ledger.slots import SLOT_US, SLOTS
 from gpufleet.prices.book import PriceBook
 
 SLOT = timedelta(microseconds=SLOT_US)

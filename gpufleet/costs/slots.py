@@ -13,11 +13,9 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from gpufleet.ledger.facts import ActivityHour
+from gpufleet.ledger.slots import HOUR_US, SLOT_US, SLOTS, overlap
 from gpufleet.ledger.tables import microseconds, moment
 
-SLOT_US: Final = 10_000_000
-HOUR_US: Final = 3_600_000_000
-SLOTS: Final = HOUR_US // SLOT_US
 _ALL: Final = (1 << SLOTS) - 1
 
 
@@ -37,7 +35,11 @@ class ActivitySignals:
     tokens: Sequence[Sequence[ActivitySample]] = ()
     """Token counters, one series per engine and counter."""
     gpus: Sequence[Sequence[ActivitySample]] = ()
-    """`gpu_active`, 0 to 1, one series per GPU."""
+    """`gpu_active`, 0 to 1, one series per GPU or slice."""
+    coarse_gpus: Sequence[Sequence[ActivitySample]] = ()
+    """The same, by numbers that can be 0 while the GPU computes: they show work only."""
+    all_gpus_proved: bool = True
+    """Whether `gpus` has each GPU and slice. Otherwise no slot is idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +61,13 @@ def slots(environment: str, instance_id: str, signals: ActivitySignals, measure:
     for series in signals.gpus:
         below = measure.gpu_active_below
         known.append(_judge(series, measure, busy, lambda a, b, x=below: a.value >= x or b.value >= x))
+    for series in signals.coarse_gpus:
+        below = measure.gpu_active_below
+        _judge(series, measure, busy, lambda a, b, x=below: a.value >= x or b.value >= x)
     for series in signals.tokens:
         _judge(series, measure, busy, lambda a, b: a.value != b.value)
     hours = set(busy).union(*known)
-    whole = bool(signals.requests) and bool(signals.gpus)
+    whole = bool(signals.requests) and bool(signals.gpus) and signals.all_gpus_proved
     found: list[ActivityHour] = []
     for hour in sorted(hours):
         idle = _ALL if whole else 0
@@ -103,8 +108,8 @@ class ActivityTotals:
             known = self._hours.get(since // HOUR_US)
             if known is not None and since < until:
                 at = since // HOUR_US * HOUR_US
-                busy += _overlap(known.busy, since - at, until - at)
-                idle += _overlap(known.idle, since - at, until - at)
+                busy += overlap(known.busy, since - at, until - at)
+                idle += overlap(known.idle, since - at, until - at)
         return timedelta(microseconds=busy), timedelta(microseconds=idle)
 
 
@@ -145,6 +150,16 @@ def _judge(
     return known
 
 
+def mark(
+    series: Sequence[ActivitySample],
+    reach: timedelta,
+    busy: dict[int, int],
+    works: Callable[[ActivitySample, ActivitySample], bool],
+) -> dict[int, int]:
+    """Hours since 1970 to the slots that the series covers; those in which it `works` are added to `busy`."""
+    return _judge(series, Measure(reach=reach), busy, works)
+
+
 def _fill_span(hours: dict[int, int], start: datetime, end: datetime) -> None:
     """Set every slot that the span touches."""
     _fill(hours, microseconds(start) // SLOT_US, (microseconds(end) - 1) // SLOT_US + 1)
@@ -157,17 +172,3 @@ def _fill(hours: dict[int, int], first: int, end: int) -> None:
         stop = min(SLOTS, begin + end - first)
         hours[hour] = hours.get(hour, 0) | (((1 << (stop - begin)) - 1) << begin)
         first += stop - begin
-
-
-def _overlap(bits: int, begin: int, stop: int) -> int:
-    """Microseconds of set slots between two times of the hour."""
-    if not bits:
-        return 0
-    first, last = begin // SLOT_US, (stop - 1) // SLOT_US
-    inside = (bits >> first) & ((1 << (last - first + 1)) - 1)
-    length = inside.bit_count() * SLOT_US
-    if inside & 1:
-        length -= begin - first * SLOT_US
-    if inside >> (last - first) & 1:
-        length -= (last + 1) * SLOT_US - stop
-    return length

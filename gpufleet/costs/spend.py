@@ -14,6 +14,7 @@ from gpufleet.costs.series import priced_alone
 from gpufleet.costs.teams import split_by_engine_seconds
 from gpufleet.costs.uncertainty import UnknownSpan, unknown_spans
 from gpufleet.domain import money
+from gpufleet.ledger.teams import by_team
 
 Part = tuple[str, str]
 """(`pool` or `team`, name)."""
@@ -96,14 +97,14 @@ def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iter
     teams: defaultdict[str, _Sum] = defaultdict(_Sum)
     shared: set[str] = set()
     for pool in known.facts.declared.split_by_team & pools.keys():
-        uses = {team: use for (of, team), use in known.uses.items() if of == pool}
+        uses = by_team(known.uses, pool)
         part = pools[pool]
         amounts = defaultdict(Decimal, {UseState.USED: part.amount})
         whole = Figure(amounts=amounts, too_much=part.too_much, too_little=part.too_little)
         for share in split_by_engine_seconds(pool, whole, uses):
             shared.add(pool)
             own = share.figure
-            teams[share.team].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))
+            teams[share.name].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))
     for (pool, owner), part in cells.items():
         if pool not in shared:
             teams[owner].include(part)

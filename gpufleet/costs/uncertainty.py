@@ -89,10 +89,7 @@ def _unknown_spans(
         stop, why = (horizon, UnknownCause.UNSEEN) if run.ended_at is None else (run.ended_at, UnknownCause.UNDATED)
         start = max(end_of(run), since)
         if start < min(stop, until):
-            spans = _of_run(run, alone, book, (start, stop, until), why)
-            if _is_paid_either_way(run, facts, min(stop, until)):  # except resources that belong to the instance
-                spans = (span for span in spans if span.like.kind is ChargeKind.SHARED)
-            yield from spans
+            yield from _except_paid(run, facts, alone, book, ((start, stop, until), why))
     for paid in facts.reservations:
         yield from _of_paid(paid, facts, book, (since, until), horizon)
     if facts.known is not None:
@@ -266,16 +263,44 @@ def _add(bill: _Bill, charge: Charge) -> None:
     bill[key] = like, whole
 
 
-def _is_paid_either_way(run: Run, facts: LedgerFacts, until: datetime) -> bool:
-    """Whether a reservation pays for all of that time, with or without the run."""
-    return run.capacity_type is CapacityType.RESERVED and any(
-        run.reservation in (None, paid.reservation)
+def _except_paid(
+    run: Run,
+    facts: LedgerFacts,
+    alone: LedgerFacts,
+    book: PriceBook,
+    span: tuple[tuple[datetime, datetime, datetime], UnknownCause],
+) -> Iterator[UnknownSpan]:
+    """The unknown cost of a run, without time that a reservation pays for whether or not the run continued.
+
+    Resources that belong to the instance are never part of a reservation.
+    """
+    (start, stop, until), why = span
+    paid_from = _paid_from(run, facts, min(stop, until))
+    for one in _of_run(run, alone, book, (start, stop, until), why):
+        if paid_from is None or one.like.kind is ChargeKind.SHARED:
+            yield one
+    if paid_from is not None and start < paid_from:
+        for one in _of_run(run, alone, book, (start, paid_from, until), why):
+            if one.like.kind is not ChargeKind.SHARED:
+                yield one
+
+
+def _paid_from(run: Run, facts: LedgerFacts, until: datetime) -> datetime | None:
+    """The time from which a reservation pays until `until`, with or without the run; None: it does not pay."""
+    if run.capacity_type is not CapacityType.RESERVED:
+        return None
+    spans = [
+        (paid.started_at, min(paid.last_seen_at, paid.ends_at or paid.last_seen_at))
+        for paid in facts.reservations
+        if run.reservation in (None, paid.reservation)
         # if only some instances are declared, an unused instance costs less than a used one
         and (paid.seats is None or paid.seats >= paid.instances)
         and (run.cloud, run.machine_type, run.zone) == (paid.cloud, paid.machine_type, paid.zone)
-        and until <= min(paid.last_seen_at, paid.ends_at or paid.last_seen_at)
-        for paid in facts.reservations
-    )
+    ]
+    at = until
+    while earlier := [start for start, end in spans if start < at <= end]:
+        at = min(earlier)
+    return at if at < until else None
 
 
 def _fixed_charges(facts: LedgerFacts, book: PriceBook, start: datetime, horizon: datetime) -> Iterator[UnknownSpan]:

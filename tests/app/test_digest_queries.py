@@ -24,7 +24,7 @@ from tests.fixtures.small_fleet import FLEET, HOUR, T0, document, fill, run
 
 DAY = timedelta(days=1)
 END = T0 + 6 * HOUR
-SELECTS = 24
+SELECTS = 27
 """The number of a digest's queries, for every window and every set of budgets."""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from app import console_data
 from app.console_data import LiveConsoleData
-from app.feed import BELIEVED_S, FedFleet, FedInventory, FeedPaths, fed_limits
+from app.feed import FEED_VALID_S, FedFleet, FedInventory, FeedPaths, fed_limits
 from app.feed_writer import LIMITS_EVERY_S, Feeder
 from app.router_fleet import LiveFleet
 from app.wiring import AllInstances
@@ -220,7 +220,7 @@ def test_unreadable_sources_keep_their_files_and_are_logged_once(fed: Fed) -> No
 def test_old_inventory_is_an_error(fed: Fed) -> None:
     fed.tick()
     fed.cloud.refuses = {"instances"}
-    fed.tick(after=BELIEVED_S)
+    fed.tick(after=FEED_VALID_S)
     assert list(fed.inventory.instances()) == [ONE, BOOTS, ROUTER]
     fed.tick(after=1)
     with pytest.raises(CloudError, match="is 61 s old: see `journalctl -u gpufleet-feed`"):

@@ -48,6 +48,20 @@ def best(model: str, gpu: str, gpus: str) -> Decimal:
     )  # fmt: skip
 
 
+def test_measurements_of_another_engine_do_not_apply() -> None:
+    config = {
+        "gpu-fleet:fleet": {
+            "cloud": "aws",
+            "models": [{"name": "m", "source": "hf://meta-llama/Llama-3.1-70B", "weights_gib": 1}],
+            "pools": [a_pool("chat", model="m", engine=a_pool("chat")["engine"] | {"kind": "sglang", "args": []})],
+        }
+    }
+    lines = (line("p5.48xlarge", "2", "55.04"),)
+    (row,) = expected(config, PlanCost(lines=lines, fallbacks=(), by_use=()))
+    assert row.usd_per_million_tokens is None
+    assert row.basis == "unknown: not modelled for sglang: formulas and measured speeds are those of vLLM"
+
+
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct@abc"])
 def test_a_measured_pool(name: str) -> None:
     found = of(f"hf://{name}", line("p5.48xlarge", "2", "55.04"), line("p5.48xlarge", "1", "20", "spot"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from app import cost_pass, unobserved
 from app.fleets import load_one
 from app.ledgers import open_ledger_of
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger import decisions, facts

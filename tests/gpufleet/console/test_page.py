@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.errors import AppError
-from cli.main import build as command
+from cli.commands import build as command
 from gpufleet.console.access import PROXY_SECRET, SESSION_S, Access
 from gpufleet.console.view import FleetData, build
 from gpufleet.domain.decisions import Reason

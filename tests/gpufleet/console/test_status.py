@@ -47,6 +47,16 @@ def test_everything_fits_into_80_columns_and_no_number_is_cut() -> None:
     assert "".join(line[:15].strip() for line in lines[after : after + 3]) == LONG_POOL
 
 
+def test_adapters_of_a_pool_are_listed() -> None:
+    read = busy_read()
+    first, *others = read.document.pools
+    adapters = {"chat:sql": "models/chat-sql", "chat:tax": "models/chat-tax"}
+    pools = (first.model_copy(update={"adapters": adapters}), *others)
+    view = build(replace(read, document=read.document.model_copy(update={"pools": pools})), lambda _: Decimal(1))
+    assert f"adapters of {first.name}: chat:sql, chat:tax" in shown(view)
+    assert as_document(view)["pools"][0]["adapters"] == list(adapters)
+
+
 def test_problems_precede_pools_and_paging_alerts_come_first() -> None:
     ticket, page_ = (AlertView(name=name, severity=severity, pool="chat", instance_id=None, count=1)
                      for name, severity in (("GpuWasted", "ticket"), ("ErrorsHigh", "page")))  # fmt: skip
@@ -157,6 +167,7 @@ def test_json_has_the_same_numbers_unrounded() -> None:
     found = json.loads(json.dumps(as_document(view)))
     assert found["usd_per_hour"] == "11347.68"
     chat, other = found["pools"]
+    assert (chat["model"], chat["engine"]) == ("chat", "vllm")
     assert (chat["target"], chat["ready"], chat["marked"], chat["draining"]) == (200, 120, 9, 6)
     assert chat["by_capacity_type"]["spot"] == {"ready": 120, "there": 140, "max": 200}
     assert chat["usd_per_million_tokens_last_hour"]["blended"] == "0.31"

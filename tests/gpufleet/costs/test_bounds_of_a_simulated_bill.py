@@ -333,8 +333,6 @@ def simulated_fleets(draw: st.DrawFn) -> SimulatedFleet:
         kind = draw(st.sampled_from([ON_DEMAND, SPOT, RESERVED]))
         reserved += kind is RESERVED
         start, length = draw(SECONDS), draw(st.one_of(st.none(), st.integers(60, END), st.integers(60, 5_000)))
-        if kind is RESERVED:  # no instance runs in a reservation that does not exist yet
-            start = max(start, begins)
         records.append(
             SimulatedRun(
                 name=f"i-{number}",
@@ -450,6 +448,27 @@ def test_bounds_contain_the_bill_by_pool_model_and_team(
                 _holds(figure.least, truth[by.value, name], figure.most, (window, by, name))
         _holds(found.total.least, truth["", ""], found.total.most, (window,))
         assert found.total.most is not None or simulation.unpriced()
+
+
+@pytest.mark.parametrize("begins", [2_000, 3_000, 6_000, 9_000])
+@pytest.mark.parametrize("end", [3_500, 8_000, 12_500, None])
+def test_bounds_contain_the_bill_of_an_instance_that_runs_before_its_reservation_starts(
+    ledger: Engine, begins: int, end: int | None
+) -> None:
+    record = SimulatedRun(
+        name="i-0", kind=RESERVED, machine=KNOWN, pool="a", start=1_000, end=end, taken=False, dated=False
+    )
+    simulation = SimulatedFleet(
+        passes=[0, 3_000, 13_000],
+        records=[record],
+        settings=[(0, Settings())],
+        begins=begins,
+        counts=[(begins, 1)],
+        others=[0],
+        now=14_000,
+    )
+    (found,) = reports(ledger, simulation, [(0, 14_000)])
+    _holds(found.total.least, simulation.bill(0, 14_000)["", ""], found.total.most, begins)
 
 
 def _length(span: tuple[int, int]) -> int:

@@ -80,7 +80,7 @@ def test_copy_of_a_router_counter_by_key_counts_once(copy: dict[str, str], skew:
         for reading in sorted(team_readings("f", names, every), key=lambda reading: reading.at):
             counted.take(reading)
         ((place, use),) = counted.uses.items()
-        assert place == ("chat", "red")
+        assert place == ("chat", "red", "m")
         assert abs(use.tokens_out - 6_000) <= abs(skew) * 10
 
 

@@ -200,8 +200,8 @@ def test_teams_add_up_to_the_report_of_each_team(cloud: Cloud) -> None:
     tokens: dict[str, int] = {}
     for report in reports(cloud):
         for share in report.teams:
-            expected[share.team] = expected.get(share.team, Decimal(0)) + money.usd(share.figure.allocation)
-            tokens[share.team] = tokens.get(share.team, 0) + (share.figure.tokens.generation or 0)
+            expected[share.name] = expected.get(share.name, Decimal(0)) + money.usd(share.figure.allocation)
+            tokens[share.name] = tokens.get(share.name, 0) + (share.figure.tokens.generation or 0)
     chat = [row for row in ROWS[cloud] if row["x_Pool"] == "chat"]
     assert set(expected) == {"search", "ads", "(no key)"} == set(sums(chat, "EffectiveCost", "x_Team"))
     for team, usd in sums(chat, "EffectiveCost", "x_Team").items():

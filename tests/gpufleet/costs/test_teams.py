@@ -77,7 +77,7 @@ def test_counters_become_use_by_team(readings: Sequence[TeamReading], expected: 
     counted = TeamTotals(T0)
     for one in readings:
         counted.take(one)
-    assert {team: use.replica_ms for (_, team), use in counted.uses.items() if use.replica_ms} == expected
+    assert {team: use.replica_ms for (_, team, _), use in counted.uses.items() if use.replica_ms} == expected
 
 
 def test_use_that_was_written_repeatedly_counts_once(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_use_that_was_written_repeatedly_counts_once(tmp_path: Path) -> None:
     whole, late = (T0, T0 + 6 * HOUR), (T0 + 6 * HOUR, T0 + 8 * HOUR)
     with engine.connect() as connection:
         found = team_uses(connection, FLEET, [whole, late])
-    assert [found[interval]["chat", "a"].replica_ms for interval in (whole, late)] == [300, 500]
+    assert [found[interval]["chat", "a", "chat"].replica_ms for interval in (whole, late)] == [300, 500]
 
 
 @given(

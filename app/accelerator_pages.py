@@ -1,0 +1,77 @@
+"""Reads pages of an accelerator's exporter by its contract: what its numbers are, and what they prove."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from app.engine_pages import samples_of
+from app.errors import AppError, ErrorCode
+from serving.accelerators import CONTRACTS
+from serving.accelerators.contract import AcceleratorContract
+from serving.accelerators.evidence import Judgement, TimedReading, contradicted_units, judge
+from serving.accelerators.reading import AcceleratorReading, UnitKey, read
+from serving.exposition import Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorPageReport:
+    """What pages of one exporter report and prove."""
+
+    contract: AcceleratorContract
+    reading: AcceleratorReading
+    """The last page."""
+    judgements: Mapping[UnitKey, Judgement]
+    """What all pages together prove; empty for one page."""
+    contradicted: tuple[str, ...]
+    """Devices whose energy contradicts their power in two consecutive pages."""
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether each unit of the last page can be proved idle, and no unit of measurement is contradicted."""
+        units = self.reading.units.values()
+        return bool(units) and not any(unit.unknown for unit in units) and not self.contradicted
+
+
+def contract_of(kind: str) -> AcceleratorContract:
+    """Return the contract of a kind of accelerators by its name. Raises AppError."""
+    try:
+        return CONTRACTS[kind]
+    except KeyError as error:
+        known = ", ".join(CONTRACTS)
+        message = f"accelerator {kind!r}: is not one of {known}; write one of them"
+        raise AppError(message, ErrorCode.WRONG_USE) from error
+
+
+def check(
+    places: Sequence[str], kind: str | None, every: timedelta, *, shared: bool = False
+) -> AcceleratorPageReport:
+    """Read the pages at paths or http URLs, in the order of time.
+
+    `kind`: None recognises the accelerator by the names of the first page. `every`: time between two pages. `shared`:
+    programs share the devices.
+
+    Raises:
+        AppError: a page cannot be read, or its accelerator is not known.
+    """
+    pages = [samples_of(place) for place in places]
+    contract = _recognise(places[0], pages[0]) if kind is None else contract_of(kind)
+    timed = [
+        TimedReading(at=number * every, reading=read(contract, page, shared=shared))
+        for number, page in enumerate(pages)
+    ]
+    contradicted = {device for pair in zip(timed, timed[1:], strict=False) for device in contradicted_units(*pair)}
+    return AcceleratorPageReport(
+        contract=contract,
+        reading=timed[-1].reading,
+        judgements=judge(contract, timed) if len(timed) > 1 else {},
+        contradicted=tuple(sorted(contradicted)),
+    )
+
+
+def _recognise(place: str, page: Sequence[Sample]) -> AcceleratorContract:
+    names = {sample.name for sample in page}
+    for contract in CONTRACTS.values():
+        if names & {prefix + series.name for prefix in contract.prefixes for series in contract.series}:
+            return contract
+    known = ", ".join(CONTRACTS)
+    raise AppError(f"{place}: has no metric of an accelerator; name the kind with --kind ({known})")
