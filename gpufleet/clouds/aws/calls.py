@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import botocore.session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
 from botocore.parsers import ResponseParserError
 
 from gpufleet.clouds.aws.instance_parser import lean
@@ -21,6 +29,15 @@ ONCE: Final = Config(retries={"mode": "standard", "total_max_attempts": 1}, conn
 
 BROKEN: Final = (BotoCoreError, ResponseParserError)
 """Errors for a missing or incomplete response. ResponseParserError is not a subclass of BotoCoreError."""
+_CREDENTIALS: Final = (
+    CredentialRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    SSOError,
+    TokenRetrievalError,
+)
+NO_CREDENTIALS: Final = "NoCredentials"
+"""Code of a CloudError if there are no credentials, or if they cannot be renewed (an expired SSO session)."""
 _MAKING: Final = threading.Lock()
 """Guards the creation of clients: sessions are not thread-safe. Clients are."""
 
@@ -100,7 +117,8 @@ class AwsCalls:
             # a client loads credentials only when it is created; discard the clients that have none
             with _MAKING:
                 self._clients.clear()
-        return CloudError(f"{name} in {self._region} failed: {error}")
+        code = NO_CREDENTIALS if isinstance(error, _CREDENTIALS) else ""
+        return CloudError(f"{name} in {self._region} failed: {error}", code)
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})

@@ -5,13 +5,14 @@ of a `GetMetricData` call: 0.01 USD per 1,000 (CloudWatch pricing, us-east-1, 20
 metrics each cost 0.40 USD per watchdog run. Storing metrics in a custom namespace costs more than that.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.gpu_hours import HoursOfInstances, HourUse
 
 NAMESPACE: Final = "CWAgent"
 UTILIZATION: Final = "nvidia_smi_utilization_gpu"
@@ -23,6 +24,7 @@ POINTS_AT_ONCE: Final = 100_800
 """Maximum values in one response (CloudWatch, GetMetricData)."""
 PERIOD: Final = timedelta(seconds=60)
 """The agent's collection interval. CloudWatch keeps data of this resolution for 15 days."""
+HOUR: Final = timedelta(hours=1)
 DELAY: Final = 2 * PERIOD
 """Maximum delay of a value: the agent collects once a minute and sends once a minute."""
 
@@ -45,7 +47,7 @@ class GpuUse:
     """Highest power of any GPU in watts; None: not reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Series:
     """One metric series and its values."""
 
@@ -61,6 +63,8 @@ class CloudWatch:
 
     def __init__(self, calls: AwsCalls) -> None:
         self._calls = calls
+        self.requested = 0
+        """Series of which `gpu_hours` requested values: AWS charges each of them."""
 
     def gpu_use(self, instance_ids: Sequence[str], window: timedelta, now: datetime) -> dict[str, GpuUse]:
         """GPU use by instance id. Instances without values are absent. Raises CloudError for incomplete responses."""
@@ -71,6 +75,34 @@ class CloudWatch:
         for start in range(0, len(series), at_once):
             self._fill(series[start : start + at_once], now - window, now)
         return _uses(series, periods)
+
+    def gpu_hours(self, instance_ids: Collection[str], since: datetime, until: datetime) -> HoursOfInstances:
+        """Use of GPUs by the hour. `since` and `until` are whole hours. Raises CloudError for incomplete responses.
+
+        Power is requested for instances without utilization only. The number of series is added to `requested`.
+        """
+        wanted = frozenset(instance_ids)
+        series = [one for one in self._listed(UTILIZATION) if one.instance in wanted]
+        rest = wanted - {one.instance for one in series}
+        if rest:
+            series += [one for one in self._listed(POWER) if one.instance in rest]
+        hours = max(1, round((until - since) / HOUR))
+        at_once = max(1, min(SERIES_AT_ONCE, POINTS_AT_ONCE // hours) // 2)
+        # the series of an instance are together, so that its hours are complete after a few requests
+        series.sort(key=lambda one: one.instance)
+        found: dict[str, dict[datetime, HourUse]] = {}
+        open_series: list[tuple[_Series, _Series]] = []
+        for start in range(0, len(series), at_once):
+            part = series[start : start + at_once]
+            counted = [_Series(one.instance, one.gpu, one.metric, one.dimensions) for one in part]
+            self._fill(part, since, until, HOUR)
+            self._fill(counted, since, until, HOUR, "SampleCount")
+            self.requested += 2 * len(part)
+            open_series += zip(part, counted, strict=True)
+            last = part[-1].instance if start + at_once < len(series) else None
+            found |= _hours([pair for pair in open_series if pair[0].instance != last])
+            open_series = [pair for pair in open_series if pair[0].instance == last]
+        return found
 
     def _listed(self, metric: str) -> Iterator[_Series]:
         """Series of the last two weeks. They are listed because the agent's dimensions are not known in advance."""
@@ -89,15 +121,22 @@ class CloudWatch:
                     dimensions=raw["Dimensions"],
                 )
 
-    def _fill(self, series: Sequence[_Series], since: datetime, until: datetime) -> None:
+    def _fill(  # noqa: PLR0913, PLR0917
+        self,
+        series: Sequence[_Series],
+        since: datetime,
+        until: datetime,
+        period: timedelta = PERIOD,
+        # the maximum of a period, because an average would hide a burst
+        stat: str = "Maximum",
+    ) -> None:
         queries = [
             {
                 "Id": f"s{number}",
                 "MetricStat": {
                     "Metric": {"Namespace": NAMESPACE, "MetricName": one.metric, "Dimensions": list(one.dimensions)},
-                    "Period": int(PERIOD.total_seconds()),
-                    # the maximum of a period, because an average would hide a burst
-                    "Stat": "Maximum",
+                    "Period": int(period.total_seconds()),
+                    "Stat": stat,
                 },
             }
             for number, one in enumerate(series)
@@ -144,3 +183,29 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
             watts_max=max(watts, default=None),
         )
     return uses
+
+
+def _hours(pairs: Sequence[tuple[_Series, _Series]]) -> dict[str, dict[datetime, HourUse]]:
+    """`pairs`: maximum and number of samples of each series."""
+    found: dict[str, dict[datetime, dict[str, tuple[float, float, str]]]] = {}
+    for values, counts in pairs:
+        for at, value in values.values.items():
+            hour = found.setdefault(values.instance, {}).setdefault(at.astimezone(UTC), {})
+            known, samples, _ = hour.get(values.gpu, (value, 0.0, ""))
+            # a reinstalled agent creates a second series for the same GPU: neither hides what the other reports
+            hour[values.gpu] = max(known, value), max(samples, counts.values.get(at, 0.0)), values.metric
+    return {
+        instance: {at: _hour(list(gpus.values())) for at, gpus in sorted(hours.items())}
+        for instance, hours in found.items()
+    }
+
+
+def _hour(gpus: Sequence[tuple[float, float, str]]) -> HourUse:
+    utilization = [value for value, _, metric in gpus if metric == UTILIZATION]
+    watts = [value for value, _, metric in gpus if metric == POWER]
+    return HourUse(
+        gpus=len(gpus),
+        samples=min(samples for _, samples, _ in gpus),
+        utilization_max=max(utilization, default=None),
+        watts_max=max(watts, default=None),
+    )

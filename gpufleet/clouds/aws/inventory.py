@@ -26,8 +26,8 @@ _STATES: Final = {
     "stopped": InstanceState.STOPPED,
     "terminated": InstanceState.TERMINATED,
 }
-_GPU_FAMILY: Final = re.compile(r"(g|gr|p)\d")
-"""Instance families with GPUs: G and P (trn and inf have other accelerators)."""
+_ACCELERATED: Final = re.compile(r"(g|gr|p|inf|trn|dl)\d")
+"""Instance families with accelerators."""
 OF_ONE_ITEM: Final = frozenset(
     {
         *("InvalidInstanceID", "InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed", "InvalidID"),
@@ -40,6 +40,11 @@ UnauthorizedOperation is one of them: permissions require the environment's tag,
 """
 GROUP_TAG: Final = "aws:autoscaling:groupName"
 """Tag that only EC2 Auto Scaling can write: AWS reserves tags that begin with `aws:`."""
+
+
+def is_accelerated(machine_type: str) -> bool:
+    """Whether a machine type belongs to a family with accelerators, also one that the catalogue does not list."""
+    return _ACCELERATED.match(machine_type) is not None
 
 
 class AwsInventory:
@@ -73,7 +78,7 @@ class AwsInventory:
         return InstanceList(instances=found, errors=errors)
 
     def gpus(self) -> InstanceList:
-        """All GPU instances in the region, regardless of their creator, and an error for each unreadable one.
+        """All instances with accelerators in the region, whoever created them, and an error for each unreadable one.
 
         Raises CloudError if a page fails.
         """
@@ -83,7 +88,7 @@ class AwsInventory:
             raw
             for raw in self._listed(filters)
             # an instance without a type is read too: its error names the missing field
-            if _GPU_FAMILY.match(raw.get("InstanceType", "")) or "InstanceType" not in raw
+            if is_accelerated(raw.get("InstanceType", "")) or "InstanceType" not in raw
         )
         found, errors = one_by_one(wanted, self._instance)
         return InstanceList(instances=found, errors=errors)

@@ -143,5 +143,5 @@ _SETTINGS: Final = (
         is_met=_is_by_kms,
         wanted=lambda _now, _name: {"ServerSideEncryptionConfiguration": _BY_KMS},
     ),
-    _Setting(word="a policy of TLS only", of="bucket_policy", is_met=_is_tls_only, wanted=_with_tls_only),
+    _Setting(word="a policy that requires TLS", of="bucket_policy", is_met=_is_tls_only, wanted=_with_tls_only),
 )

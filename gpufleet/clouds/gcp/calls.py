@@ -11,13 +11,12 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud import compute_v1
 from google.protobuf import json_format
 
+from gpufleet.clouds.gcp.emulator import ENDPOINT as ENDPOINT
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.clouds.gcp.login import emulated
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.parsed import is_map
 
-ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
-"""Environment variable with an emulator's loopback address. Compute Engine has no standard variable for it."""
 CALL_LIMIT_S: Final = 30.0
 """Time limit for a call, and for starting retries of a read. The last attempt may start at the limit and take as long
 again.
@@ -41,6 +40,7 @@ CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
     "region_operations": compute_v1.RegionOperationsClient,
     "global_operations": compute_v1.GlobalOperationsClient,
     "reservations": compute_v1.ReservationsClient,
+    "region_commitments": compute_v1.RegionCommitmentsClient,
     "regions": compute_v1.RegionsClient,
 }
 
@@ -54,11 +54,16 @@ class GoogleCalls:
         call_limit_s: float = CALL_LIMIT_S,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
+        """`before` is called before each request."""
         self.project = project
+        self._before = before
         self._call_limit_s = call_limit_s
         self._clock, self._sleep = clock, sleep
         self.counts: dict[str, int] = {}
+        self.unreachable: set[str] = set()
+        """Paths of locations that were missing in lists with partial success."""
         self._clients: dict[str, Any] = {}
 
     def one(self, service: str, operation: str, /, **request: Any) -> Any:
@@ -122,6 +127,7 @@ class GoogleCalls:
         found: list[Any] = []
         for page in self._call(service, operation, request).pages:
             found.extend(_items(page))
+            self.unreachable.update(getattr(page, "unreachables", ()))
             if found and is_last(found[-1]):
                 break
             if page.next_page_token:
@@ -142,10 +148,13 @@ class GoogleCalls:
             return call()
         except GoogleAPICallError as error:
             raise CloudError(f"{name} in {self.project} was refused: {error.message}", _code(error)) from error
-        except (GoogleAuthError, RetryError, OSError, *_NO_ANSWER) as error:
+        except GoogleAuthError as error:
+            raise CloudError(f"{name} in {self.project} failed: {error}", type(error).__name__) from error
+        except (RetryError, OSError, *_NO_ANSWER) as error:
             raise CloudError(f"{name} in {self.project} failed: {error}") from error
 
     def _count(self, name: str) -> None:
+        self._before()
         self.counts[name] = self.counts.get(name, 0) + 1
 
     def _client(self, service: str) -> Any:

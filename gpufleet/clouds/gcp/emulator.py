@@ -10,6 +10,8 @@ from gpufleet.clouds.gcp.signed import GoogleMetadata
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.loopback import on_loopback
 
+ENDPOINT: Final = "GPUFLEET_COMPUTE_ENDPOINT"
+"""Environment variable with the loopback address of an emulated Compute Engine, which has no standard variable."""
 TOKEN: Final = "GPUFLEET_EMULATOR_TOKEN"  # noqa: S105 - the variable's name
 
 

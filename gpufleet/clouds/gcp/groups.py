@@ -138,11 +138,11 @@ class GoogleGroups:
     def resize(self, group: Group, size: int) -> None:
         """Start to set the target size. Raises ConflictError if the size differs from that of `group`.
 
-        The check uses a size that was read within `resizes.LATELY_S`; older sizes of all groups are read again with
+        The check uses a size that was read within `resizes.RECENT_S`; older sizes of all groups are read again with
         one list. If Google refuses the resize later, the next read of the group raises the error.
         """
         service, place = self._place(group.name)
-        now = self._resizes.lately(group.name)
+        now = self._resizes.recent_size(group.name)
         if now is None:
             now = self._size(group.name)
         if now != group.desired:

@@ -51,26 +51,33 @@ class GoogleInstanceHistory(GoogleInventory):
             check(place, scoped, self._region)
             zone = str(place).rsplit("/", 1)[-1]
             if zone.rpartition("-")[0] == self._region:
-                found += [self._paid(raw, zone) for raw in scoped.reservations if raw.status in _PAID]
+                found += [paid_capacity(raw, zone) for raw in scoped.reservations if is_paid(raw)]
         return tuple(found)
 
     def used_by(self, reservation: str) -> None:
         """Always None: Compute Engine reports the number of instances in a reservation, but not their projects."""
         del reservation
 
-    def _paid(self, raw: Any, zone: str) -> PaidCapacity:
-        ends, count = raw.delete_at_time, int(raw.specific_reservation.count)
-        return PaidCapacity(
-            cloud=Cloud.GCP,
-            reservation=raw.name,
-            region=self._region,
-            zone=zone,
-            machine_type=raw.specific_reservation.instance_properties.machine_type.rsplit("/", 1)[-1],
-            instances=count,
-            available=max(0, count - int(raw.specific_reservation.in_use_count)),
-            started_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
-            ends_at=datetime.fromisoformat(ends).astimezone(UTC) if ends else None,
-        )
+
+def is_paid(raw: Any) -> bool:
+    """Whether Google charges a reservation."""
+    return raw.status in _PAID
+
+
+def paid_capacity(raw: Any, zone: str) -> PaidCapacity:
+    """Read a reservation. Raises ValueError for invalid times."""
+    ends, count = raw.delete_at_time, int(raw.specific_reservation.count)
+    return PaidCapacity(
+        cloud=Cloud.GCP,
+        reservation=raw.name,
+        region=zone.rpartition("-")[0],
+        zone=zone,
+        machine_type=raw.specific_reservation.instance_properties.machine_type.rsplit("/", 1)[-1],
+        instances=count,
+        available=max(0, count - int(raw.specific_reservation.in_use_count)),
+        started_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
+        ends_at=datetime.fromisoformat(ends).astimezone(UTC) if ends else None,
+    )
 
 
 class NoPriceSource:

@@ -1,6 +1,5 @@
 """Compute Engine instances of an environment, and their labels."""
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,30 +8,14 @@ from typing import Any, Final
 
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.group_lists import check
+from gpufleet.clouds.gcp.instance_parser import has_accelerator, parse
 from gpufleet.clouds.gcp.members import Members
 from gpufleet.clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
-from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceList, InstanceState
+from gpufleet.domain.model import CapacityType, Instance, InstanceList, InstanceState
 from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 
-_STATES: Final = {
-    "PROVISIONING": InstanceState.PENDING,
-    "STAGING": InstanceState.PENDING,
-    "RUNNING": InstanceState.RUNNING,
-    "REPAIRING": InstanceState.PENDING,
-    "PENDING": InstanceState.PENDING,
-    "PENDING_STOP": InstanceState.STOPPING,
-    "STOPPING": InstanceState.STOPPING,
-    "SUSPENDING": InstanceState.STOPPING,
-    "DEPROVISIONING": InstanceState.STOPPING,
-    "SUSPENDED": InstanceState.STOPPED,
-    "STOPPED": InstanceState.STOPPED,
-    "TERMINATED": InstanceState.STOPPED,
-}
-"""Compute Engine uses TERMINATED for a stopped machine. It does not list deleted machines."""
-_GPU_FAMILY: Final = re.compile(r"(a[2-9]\w*|g[2-9]\w*)-")
-"""Machine families with built-in GPUs."""
 _EXPLAINED: Final = timedelta(hours=1)
 """How long after its end an instance's cause is looked up in the operations of its zone."""
 
@@ -86,13 +69,13 @@ class GoogleInventory:
         return InstanceList(instances=whole, errors=errors)
 
     def gpus(self) -> InstanceList:
-        """All GPU instances in the region, regardless of their creator, and an error for each unreadable one.
+        """All instances with accelerators in the region, whoever created them, and an error for each unreadable one.
 
         Raises CloudError if a page or a zone fails.
         """
         # by family and not by catalogue, because forgotten ones often have old types, or are N1 machines with a GPU
         errors: dict[str, str] = {}
-        found = self._listed("", lambda raw: bool(raw.guest_accelerators) or _is_gpu(raw.machine_type), errors)
+        found = self._listed("", lambda raw: has_accelerator(raw), errors)
         return InstanceList(instances=tuple(found), errors=errors)
 
     def claiming(self) -> InstanceList:
@@ -248,56 +231,5 @@ class GoogleInventory:
     def _read(self, raw: Any, zone: str) -> Instance:
         self._zones[raw.name] = zone
         self._note_stop(raw)
-        labels = {_tag(key): value for key, value in raw.labels.items()}
         group, pool = self._members.group_and_pool(raw, zone)
-        return Instance(
-            id=raw.name,
-            cloud=Cloud.GCP,
-            region=self._region,
-            zone=zone,
-            machine_type=raw.machine_type.rsplit("/", 1)[-1],
-            capacity_type=_capacity_type(raw, labels),
-            state=_STATES.get(raw.status, InstanceState.STOPPING),
-            launched_at=datetime.fromisoformat(raw.creation_timestamp).astimezone(UTC),
-            environment=labels.get(tags.ENVIRONMENT),
-            pool=pool,
-            group=group,
-            private_address=raw.network_interfaces[0].network_i_p if raw.network_interfaces else None,
-            reservation=next(iter(raw.reservation_affinity.values), None),
-            ends_at=_ends_at(raw),
-            tags=labels,
-        )
-
-
-def _ends_at(raw: Any) -> datetime | None:
-    """When Google will terminate the instance: a fixed time, or its start plus the maximum run duration."""
-    if raw.scheduling.termination_time:
-        return datetime.fromisoformat(raw.scheduling.termination_time).astimezone(UTC)
-    seconds = int(raw.scheduling.max_run_duration.seconds)
-    began = datetime.fromisoformat(raw.last_start_timestamp or raw.creation_timestamp).astimezone(UTC)
-    return began + timedelta(seconds=seconds) if seconds else None
-
-
-def _tag(label: str) -> str:
-    """The tag key for a label key. Only keys of gpu-fleet have two forms."""
-    prefix = tags.label("gpu-fleet:")
-    return f"gpu-fleet:{label.removeprefix(prefix)}" if label.startswith(prefix) else label
-
-
-def _capacity_type(raw: Any, labels: Mapping[str, str]) -> CapacityType:
-    """Capacity type as Compute Engine reports it; the label counts only if it reports none."""
-    if raw.scheduling.provisioning_model == "SPOT":
-        return CapacityType.SPOT
-    if raw.scheduling.provisioning_model == "FLEX_START":
-        return CapacityType.FLEX_START
-    bound = raw.scheduling.provisioning_model == "RESERVATION_BOUND"
-    if bound or raw.reservation_affinity.consume_reservation_type == "SPECIFIC_RESERVATION":
-        return CapacityType.RESERVED
-    try:
-        return CapacityType(labels.get(tags.CAPACITY_TYPE, CapacityType.ON_DEMAND))
-    except ValueError:
-        return CapacityType.ON_DEMAND
-
-
-def _is_gpu(machine_type: str) -> bool:
-    return _GPU_FAMILY.match(machine_type.rsplit("/", 1)[-1]) is not None
+        return parse(raw, zone, group, pool)

@@ -1,7 +1,9 @@
 """Google credentials of the current user. Wraps google-auth, whose type annotations are incomplete."""
 
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, cast
 
 import google.auth
@@ -10,7 +12,7 @@ from google.auth.exceptions import GoogleAuthError, RefreshError
 from google.auth.transport.requests import Request
 from google.oauth2.credentials import Credentials
 
-from gpufleet.clouds.gcp.emulator import emulator_token
+from gpufleet.clouds.gcp.emulator import ENDPOINT, emulator_token
 from gpufleet.domain.activity import CloudError
 
 _ASKED_AGAIN_AFTER: Final = timedelta(minutes=5)
@@ -23,6 +25,34 @@ def credentials(scope: str) -> Any:
     except GoogleAuthError as error:
         message = f"no Google credentials: {error}; run `gcloud auth application-default login`"
         raise CloudError(message) from error
+
+
+def default_project() -> str | None:
+    """The project of the default credentials; None: there are no credentials, or they name no project.
+
+    The metadata server is asked on Google's machines only: elsewhere it takes seconds to find that there is none.
+    """
+    named = os.environ.get("GOOGLE_CLOUD_PROJECT") or None
+    if os.environ.get(ENDPOINT):
+        return named
+    where = os.environ.get("CLOUDSDK_CONFIG") or str(Path.home() / ".config" / "gcloud")
+    has_file = (
+        os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        or (Path(where) / "application_default_credentials.json").is_file()
+    )
+    if not (has_file or os.environ.get("GCE_METADATA_HOST") or _is_google_machine()):
+        return None
+    try:
+        return named or cast(Any, google.auth).default()[1]
+    except GoogleAuthError:
+        return named  # the scan names the failure
+
+
+def _is_google_machine() -> bool:
+    try:
+        return "Google" in Path("/sys/class/dmi/id/product_name").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
 
 
 def tokens(scope: str) -> Callable[[], str]:

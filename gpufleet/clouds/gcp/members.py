@@ -14,7 +14,7 @@ from gpufleet.clouds.gcp.group_lists import group_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.ownership import OwnedGroup
 
-BELIEVED_S: Final = 300.0
+MEMBERSHIP_VALID_S: Final = 300.0
 """How long a listed instance counts as a member, at least. An instance that is abandoned meanwhile still counts."""
 REFRESHED_AT_ONCE: Final = 2
 REFRESHED_WITHIN_S: Final = 30.0
@@ -22,9 +22,9 @@ REFRESHED_WITHIN_S: Final = 30.0
 
 Groups that were first listed together are otherwise all due at the same time.
 """
-LONGEST_BELIEVED_S: Final = 3600.0
+MAX_LIST_AGE_S: Final = 3600.0
 """Maximum age of a group's list, regardless of how many groups are due."""
-AGAIN_S: Final = 10.0
+RETRY_AFTER_S: Final = 10.0
 """Minimum time between two requests to a group that does not list an instance, or that does not respond."""
 
 _Member = tuple[str, str, int]
@@ -41,7 +41,7 @@ class _Answer:
 
     def holds(self, member: _Member, now: float) -> bool:
         """Whether the response is recent enough for this instance."""
-        return now - self.at < (BELIEVED_S if member in self.members else AGAIN_S)
+        return now - self.at < (MEMBERSHIP_VALID_S if member in self.members else RETRY_AFTER_S)
 
 
 class Members:
@@ -90,7 +90,7 @@ class Members:
 
     def _waits(self, known: _Answer, member: _Member, now: float) -> bool:
         """Whether to keep using an old response, because enough other groups are listed again at this time."""
-        if member not in known.members or now - known.at >= LONGEST_BELIEVED_S:
+        if member not in known.members or now - known.at >= MAX_LIST_AGE_S:
             return False
         if len(self._refreshed) == REFRESHED_AT_ONCE and now - self._refreshed[0] < REFRESHED_WITHIN_S:
             return True

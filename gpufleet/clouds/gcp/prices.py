@@ -13,6 +13,7 @@ from http.client import HTTPException
 from typing import Any, Final
 
 from gpufleet.clouds.gcp.emulator import emulator
+from gpufleet.domain import money
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import MachineType, machine
 from gpufleet.domain.model import Cloud
@@ -21,7 +22,6 @@ from gpufleet.domain.prices import Price
 SOURCE: Final = "Google Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
 _GIB: Final = 2**30
-_HOURS_PER_MONTH: Final = 730
 _USAGE: Final = {"on-demand": "OnDemand", "spot": "Preemptible"}
 _GPUS: Final = {
     "T4": r"Nvidia Tesla T4 GPU",
@@ -103,7 +103,7 @@ def price_of(wanted: MachineType, kind: str, skus: Sequence[Mapping[str, Any]], 
     total, effective = Decimal(0), datetime(1970, 1, 1, tzinfo=UTC)
     for part in components(wanted, kind):
         usd, since = _unit_price(part, kind, skus, wanted.name, region)
-        per_hour = usd / _HOURS_PER_MONTH if part.unit == "GiBy.mo" else usd
+        per_hour = usd / money.HOURS_PER_MONTH if part.unit == "GiBy.mo" else usd
         total += per_hour * part.quantity
         effective = max(effective, since)
     return Price(
@@ -130,7 +130,8 @@ def components(wanted: MachineType, kind: str) -> Iterator[Component]:
 
     yield part(Decimal(wanted.vcpus), "h", rf"{family} Instance Core")
     yield part(Decimal(wanted.memory_mib) / 1024, "GiBy.h", rf"{family} Instance Ram")
-    yield part(Decimal(wanted.gpu_count), "h", gpu)
+    gpus = wanted.gpu_count * wanted.gpu_share
+    yield part(Decimal(gpus.numerator) / gpus.denominator, "h", gpu)
     if not wanted.nvme_optional:
         gib = Decimal(wanted.nvme_bytes) / _GIB
         yield Component(

@@ -14,7 +14,7 @@ from google.cloud import compute_v1
 from gpufleet.clouds.gcp.calls import OPERATION_LIMIT_S, GoogleCalls, raise_failed
 from gpufleet.clouds.gcp.operations import PAGE, began, has_times
 
-LATELY_S: Final = 10.0
+RECENT_S: Final = 10.0
 """Maximum age of a known size for the check before a resize."""
 _SHARED_FOR_S: Final = 1.0
 
@@ -55,10 +55,10 @@ class Resizes:
         """The last resize by this process; None if there is none, or if the group has another size by now."""
         return self._asked.get(name)
 
-    def lately(self, name: str) -> int | None:
-        """The size that was read or set within `LATELY_S`; None if there is none."""
+    def recent_size(self, name: str) -> int | None:
+        """The size that was read or set within `RECENT_S`; None if there is none."""
         size, at = self._sizes.get(name, (0, float("-inf")))
-        return size if self._clock() - at <= LATELY_S else None
+        return size if self._clock() - at <= RECENT_S else None
 
     def begin(self, name: str, service: str, place: Mapping[str, str], size: int) -> None:
         """Start to set a size. Raises CloudError if the cloud refuses it immediately."""

@@ -106,7 +106,7 @@ LACKED = {
     "a public access block": ("delete_public_access_block", {}),
     "versioning": ("put_bucket_versioning", {"VersioningConfiguration": {"Status": "Suspended"}}),
     "encryption by KMS": ("delete_bucket_encryption", {}),
-    "a policy of TLS only": ("delete_bucket_policy", {}),
+    "a policy that requires TLS": ("delete_bucket_policy", {}),
 }
 
 

@@ -14,11 +14,11 @@ from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.instance_history import GoogleInstanceHistory
 from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.clouds.gcp.members import (
-    AGAIN_S,
-    BELIEVED_S,
-    LONGEST_BELIEVED_S,
+    MAX_LIST_AGE_S,
+    MEMBERSHIP_VALID_S,
     REFRESHED_AT_ONCE,
     REFRESHED_WITHIN_S,
+    RETRY_AFTER_S,
     Members,
 )
 from gpufleet.domain import tags
@@ -45,11 +45,11 @@ CLAIMS = [
 ]
 
 
-def aws(group: str | None, written: Mapping[str, str]) -> AwsCalls:
+def aws(group: str | None, written: Mapping[str, str], machine_type: str = "g6.xlarge") -> AwsCalls:
     of_group = {} if group is None else {GROUP_TAG: group}
     raw = {
         "InstanceId": "i-1",
-        "InstanceType": "g6.xlarge",
+        "InstanceType": machine_type,
         "Placement": {"AvailabilityZone": f"{ZONE}"},
         "State": {"Name": "running"},
         "LaunchTime": datetime(2026, 11, 21, 8, tzinfo=UTC),
@@ -73,6 +73,19 @@ def test_on_aws_the_group_tag_decides_membership(
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
     assert not one.is_infrastructure, "who claims a pool is not hidden among routers and control host"
+
+
+@pytest.mark.parametrize(
+    ("machine_type", "listed"),
+    [
+        *((name, True) for name in ("g6.xlarge", "g4ad.xlarge", "gr6.4xlarge", "p5.48xlarge", "p6e-gb200.36xlarge")),
+        *((name, True) for name in ("inf1.xlarge", "inf2.xlarge", "trn1.2xlarge", "trn2.48xlarge", "dl1.24xlarge")),
+        *((name, False) for name in ("m7i.large", "c7g.large", "i4i.large")),
+    ],
+)
+def test_instances_with_any_accelerator_are_listed(machine_type: str, *, listed: bool) -> None:
+    found = AwsInventory(aws(None, {}, machine_type), REGION, "prod").gpus().instances
+    assert bool(found) is listed
 
 
 def test_an_inventory_without_groups_reports_no_pool() -> None:
@@ -168,17 +181,17 @@ def test_a_group_is_listed_for_new_instances_and_periodically() -> None:
         now[0] = second
         return members.group_and_pool(google.machine, ZONE)[0]
 
-    assert group_at(0) is None and group_at(AGAIN_S - 1) is None and len(google.asked) == 1
+    assert group_at(0) is None and group_at(RETRY_AFTER_S - 1) is None and len(google.asked) == 1
     google.listed = {"legal-a": [(ZONE, "gpu-1", 7)]}
-    assert group_at(AGAIN_S) == "legal-a"
+    assert group_at(RETRY_AFTER_S) == "legal-a"
     google.refuses = {"legal-a"}
-    assert group_at(AGAIN_S + BELIEVED_S - 1) == "legal-a" and len(google.asked) == 2
-    for second in (AGAIN_S + BELIEVED_S, AGAIN_S + BELIEVED_S + 1):
+    assert group_at(RETRY_AFTER_S + MEMBERSHIP_VALID_S - 1) == "legal-a" and len(google.asked) == 2
+    for second in (RETRY_AFTER_S + MEMBERSHIP_VALID_S, RETRY_AFTER_S + MEMBERSHIP_VALID_S + 1):
         with pytest.raises(CloudError, match="503"):
             group_at(second)
     assert len(google.asked) == 3, "who does not answer is not asked for every instance"
     google.refuses, google.listed = set(), {}
-    assert group_at(2 * AGAIN_S + BELIEVED_S) is None, "it was abandoned"
+    assert group_at(2 * RETRY_AFTER_S + MEMBERSHIP_VALID_S) is None, "it was abandoned"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +227,6 @@ def test_groups_due_together_are_listed_one_after_the_other() -> None:
         return len(google.asked) - before
 
     assert asked_at(0) == count
-    due = BELIEVED_S
+    due = MEMBERSHIP_VALID_S
     assert [asked_at(due + look * REFRESHED_WITHIN_S) for look in range(4)] == [*[REFRESHED_AT_ONCE] * 3, 0]
-    assert asked_at(due + LONGEST_BELIEVED_S + 4 * REFRESHED_WITHIN_S) == count, "none is believed for ever"
+    assert asked_at(due + MAX_LIST_AGE_S + 4 * REFRESHED_WITHIN_S) == count, "no list is valid for ever"

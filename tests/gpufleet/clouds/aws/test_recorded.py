@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from components.aws.gpu_pool import NO_OWN_MIND
+from components.aws.gpu_pool import SUSPENDED_PROCESSES
 from gpufleet.clouds.aws.activities import read_activity
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import OURS, AwsGroups
@@ -125,7 +125,7 @@ def test_processes_suspended_by_a_user(name: str, group: str, since: str) -> Non
 def test_a_process_suspended_by_the_stack_is_not_reported() -> None:
     (group,) = AwsGroups(calls(placebo("asg_suspended_by_user_2026.json"))).groups(["c7n-image-age-test"])
     assert group.suspended == ()
-    assert set(NO_OWN_MIND) == OURS
+    assert set(SUSPENDED_PROCESSES) == OURS
 
 
 def test_capacity_reservations() -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.clouds.gcp.bootstrap import Foundation, GoogleRest, steps
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.clouds.order_key import OrderKey

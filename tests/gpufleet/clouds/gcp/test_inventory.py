@@ -74,6 +74,8 @@ def test_the_end_time_of_an_instance_is_read(changes: dict[str, Any], ends: date
     [
         pytest.param({}, True, id="G2"),
         pytest.param({"machine_type": "zones/z/machineTypes/a2-highgpu-1g"}, True, id="A2"),
+        pytest.param({"machine_type": "zones/z/machineTypes/ct6e-standard-4t"}, True, id="TPU v6e"),
+        pytest.param({"machine_type": "zones/z/machineTypes/tpu7x-standard-4t"}, True, id="TPU7x"),
         pytest.param({"machine_type": "zones/z/machineTypes/n1-standard-8"}, False, id="N1"),
         pytest.param(
             {

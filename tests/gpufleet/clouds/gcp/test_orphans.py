@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from app.unmanaged import SearchScope
 from app.wiring import wire
 from cli.output import Exit
-from cli.watch_unmanaged import look
+from cli.watch_unmanaged import show_idle
 from gpufleet.clouds.gcp.calls import ENDPOINT
 from gpufleet.domain.decisions import Action, OutcomeKind, Reason
 from gpufleet.settings.document import FleetDocument
@@ -90,7 +90,7 @@ def test_unmanaged_instances_are_judged_by_prometheus_data(
     }
     with recordings.holding(recorded, tmp_path) as url:
         place = SearchScope(region=ZONE.rpartition("-")[0], project=PROJECT, tag="team=research", prometheus=url)
-        code = look(place, LATER, as_json=True)
+        code = show_idle(place, LATER, as_json=True)
     answer = json.loads(capfd.readouterr().out)
     assert {d["resource"]: d["reason_code"] for d in answer["decisions"]} == {
         "notebook": Reason.IDLE,

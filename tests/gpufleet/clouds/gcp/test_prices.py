@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.clouds.gcp.prices import GooglePrices, price_of
+from gpufleet.clouds.gcp.prices import GooglePrices, components, price_of
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import machine
 from gpufleet.domain.model import Cloud
@@ -81,6 +81,19 @@ def test_a_price_is_the_sum_of_its_components() -> None:
         "gcp:compute:g2-standard-4:spot": Decimal("0.252"),
     }
     assert prices[0].valid_from == datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def test_a_fraction_of_a_gpu_has_that_part_of_its_price() -> None:
+    (gpus,) = [
+        part for part in components(machine(Cloud.GCP, "g4-standard-6"), "spot") if "96GB" in part.pattern.pattern
+    ]
+    assert gpus.quantity == Decimal("0.125")
+
+
+@pytest.mark.parametrize("name", ["ct6e-standard-4t", "a4x-highgpu-4g"])
+def test_a_device_without_a_known_catalog_name_is_an_error(name: str) -> None:
+    with pytest.raises(CloudError, match=f"{name}: the catalog's name for .* is unknown"):
+        list(components(machine(Cloud.GCP, name), "on-demand"))
 
 
 @pytest.mark.parametrize(

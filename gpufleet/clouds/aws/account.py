@@ -1,0 +1,127 @@
+"""One AWS account for read-only commands: credentials of a profile or a role, its regions, and a limit of calls."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.instance_parser import lean
+from gpufleet.clouds.aws.moments import moment
+from gpufleet.clouds.call_pace import CallPace
+from gpufleet.domain.activity import CloudError
+
+HOME: Final = "us-east-1"
+"""Region of calls about the whole account."""
+# the scan gives up a region without an answer before that, and names it
+_CONFIG: Final = Config(
+    retries={"mode": "standard", "total_max_attempts": 3}, connect_timeout=5, read_timeout=30, max_pool_connections=4
+)
+
+
+class AwsAccount:
+    """An account that the credentials of a profile or of an assumed role belong to."""
+
+    def __init__(self, profile: str | None = None, role: str | None = None, pace: CallPace | None = None) -> None:
+        """`role`: ARN of a role that the credentials assume."""
+        self.profile, self._role = profile, role
+        self._pace = pace or CallPace()
+        self._session: Any = None
+        self._making = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The name before the account's id is known."""
+        return self._role or self.profile or "default credentials"
+
+    def identity(self, touch: Callable[[], None]) -> str:
+        """Return the account id. Raises CloudError: no credentials, expired ones, no answer."""
+        return str(self.calls(HOME, touch).one("sts", "get_caller_identity")["Account"])
+
+    def regions(self, touch: Callable[[], None]) -> Sequence[str]:
+        """Return the enabled regions. Raises CloudError."""
+        found = self.calls(HOME, touch).one("ec2", "describe_regions").get("Regions", ())
+        return sorted(str(one["RegionName"]) for one in found)
+
+    def calls(self, region: str, touch: Callable[[], None]) -> AwsCalls:
+        """Return the calls of one region. `touch` is called when a request begins and when an answer is complete."""
+        return AwsCalls(region, lambda service: self._client(service, region, touch))
+
+    def _client(self, service: str, region: str, touch: Callable[[], None]) -> Any:
+        def before(**_: object) -> None:
+            touch()
+            self._pace.wait()
+            touch()
+
+        def after(**_: object) -> None:
+            touch()
+
+        with self._making:
+            client = self._made_session().create_client(service, region_name=region, config=_CONFIG)
+        client.meta.events.register("before-send.*.*", before)
+        client.meta.events.register("response-received.*.*", after)
+        return lean(client) if service == "ec2" else client
+
+    def _made_session(self) -> Any:
+        """The session, with the credentials of the role. Raises CloudError."""
+        if self._session is None:
+            session = _session(self.profile)
+            self._session = session if self._role is None else self._assumed(session, self._role)
+        return self._session
+
+    @staticmethod
+    def _assumed(session: Any, role: str) -> Any:
+        try:
+            sts = session.create_client("sts", region_name=HOME, config=_CONFIG)
+            given = sts.assume_role(RoleArn=role, RoleSessionName="gpufleet-scan")["Credentials"]
+        except ClientError as error:
+            detail = error.response.get("Error", {})
+            code = str(detail.get("Code", ""))
+            message = f"sts:assume_role of {role} was refused: {code}: {detail.get('Message', error)}"
+            raise CloudError(message, code) from error
+        except BotoCoreError as error:
+            raise CloudError(f"sts:assume_role of {role} failed: {error}") from error
+        assumed = _session(None)
+        assumed.set_credentials(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"])
+        return assumed
+
+
+_LOADING: Final = threading.Lock()
+_LOADERS: Final[list[Any]] = []
+
+
+def _loader(session: Any) -> Any:
+    if not _LOADERS:
+        _LOADERS.append(session.get_component("data_loader"))
+    return _LOADERS[0]
+
+
+def _session(profile: str | None) -> Any:
+    """A session of botocore, whose types are incomplete. Raises CloudError for an unknown profile."""
+    make: Any = botocore.session.Session
+    try:
+        session = make(profile=profile)
+        with _LOADING:
+            # each loader keeps its own copy of the API descriptions: 50 accounts share one
+            session.register_component("data_loader", _loader(session))
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+        session.get_credentials()  # raises ProfileNotFound
+    except BotoCoreError as error:
+        named = profile or os.environ.get("AWS_PROFILE") or "default"
+        raise CloudError(f"AWS profile {named!r}: {error}", type(error).__name__) from error
+    return session
+
+
+def has_default_credentials() -> bool:
+    """Whether the usual chain (environment, files, container, machine) has credentials, or names a profile.
+
+    A profile that does not exist, as in AWS_PROFILE, is an error of the scan.
+    """
+    try:
+        return _session(None).get_credentials() is not None
+    except CloudError:
+        return True
