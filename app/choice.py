@@ -1,18 +1,34 @@
 """Ranks machines that can serve a model's traffic, by cost at known prices."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 
 from app.fleets import load_one
+from app.measured_here import ServedHere
 from app.price_inputs import book_of
 from gpufleet.domain.catalogue import MachineType
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.prices import Price
 from gpufleet.prices.book import MissingPriceError, PriceBook
 from gpufleet.prices.packaged import PackagedPrices
-from serving.sizing.choice import MachineSizing, Mix, Offer, Option, SizingDemand, ability, cheapest_mix, rank
+from serving.sizing.choice import (
+    MachineSizing,
+    Missing,
+    Mix,
+    Offer,
+    Option,
+    SizingDemand,
+    UnrankedCode,
+    ability,
+    by_cost,
+    cheapest_mix,
+    option_of,
+)
 from serving.sizing.model import ModelShape, Weights
+from serving.sizing.options import Effect, ServingOption, effects
+from serving.sizing.peers import AicAnswer, MelangeAnswer, aiconfigurator, melange
 
 _REGIONS = {Cloud.AWS: "us-east-1", Cloud.GCP: "us-central1"}
 
@@ -54,38 +70,89 @@ class OfferPrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotRanked:
+    """A machine type that is not ranked: it cannot serve the demand, or a figure is unknown."""
+
+    machine: MachineType
+    capacity_type: CapacityType | None
+    """None: all."""
+    option: ServingOption | None
+    missing: Missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The options that serve the demand, cheapest first."""
 
     options: Sequence[Option]
     mix: Mix | None
-    """The cheapest combination of options."""
-    left_out: Sequence[tuple[str, str]]
-    """What is excluded, and why: cloud, machine type and perhaps capacity type. It cannot serve the demand, or its
-    price is unknown.
-    """
+    """The cheapest combination of options with the same serving option."""
+    not_ranked: Sequence[NotRanked]
+    aiconfigurator: AicAnswer
+    melange: MelangeAnswer
+    effects: Sequence[Effect]
+    """All published effects of the serving options that are compared."""
 
 
-def choose(
+def choose(  # noqa: PLR0913 - what a choice depends on
     model: tuple[ModelShape, Weights],
     demand: SizingDemand,
-    machines: Iterable[MachineType],
+    machines: Sequence[MachineType],
     kinds: Sequence[CapacityType],
     prices: OfferPrices,
+    *,
+    serving: Sequence[tuple[ServingOption, int]] = (),
+    served: Mapping[str, ServedHere] = MappingProxyType({}),
 ) -> Choice:
-    """Rank these machines, each bought with each of these capacity types."""
-    able: list[tuple[Offer, MachineSizing]] = []
-    left_out: list[tuple[str, str]] = []
+    """Rank these machines, each bought with each of these capacity types, without and with each serving option.
+
+    `serving`: options, each with the bytes of the weights of its second model. `served`: machine type to what it
+    served here.
+    """
+    variants = [demand, *(replace(demand, option=option, draft_bytes=size) for option, size in serving)]
+    offers: list[Offer] = []
+    options: list[Option] = []
+    not_ranked: list[NotRanked] = []
+    unpriced: dict[tuple[MachineType, CapacityType], str] = {}
     for machine in machines:
-        found = ability(*model, machine, demand)
-        if isinstance(found, str):
-            left_out.append((f"{machine.cloud} {machine.name}", found))
-            continue
-        for kind in kinds:
-            offer = prices.offer(machine, kind)
-            if isinstance(offer, Offer):
-                able.append((offer, found))
-            else:
-                left_out.append((f"{machine.cloud} {machine.name} {kind}", offer))
-    options = rank(able, demand)
-    return Choice(options=options, mix=cheapest_mix(options, demand), left_out=left_out)
+        priced = {kind: prices.offer(machine, kind) for kind in kinds}
+        offers += [offer for offer in priced.values() if isinstance(offer, Offer)]
+        for variant in variants:
+            found = _ability(model, machine, variant, served)
+            if isinstance(found, Missing):
+                not_ranked.append(
+                    NotRanked(machine=machine, capacity_type=None, option=variant.option, missing=found)
+                )
+                continue
+            for kind, offer in priced.items():
+                if isinstance(offer, Offer):
+                    options.append(option_of(offer, found, variant))
+                else:
+                    unpriced[machine, kind] = offer
+    for (machine, kind), why in unpriced.items():
+        missing = Missing(code=UnrankedCode.NO_PRICE, detail=why)
+        not_ranked.append(NotRanked(machine=machine, capacity_type=kind, option=None, missing=missing))
+    compared = {option for option, _ in serving}
+    if demand.weights_fp8:
+        compared.add(ServingOption.FP8)
+    return Choice(
+        options=sorted(options, key=by_cost),
+        mix=cheapest_mix([option for option in options if option.able.option is None], demand),
+        not_ranked=not_ranked,
+        aiconfigurator=aiconfigurator(model[0], demand, offers),
+        melange=melange(model[0], demand),
+        effects=[effect for effect in effects() if effect.option in compared],
+    )
+
+
+def _ability(
+    model: tuple[ModelShape, Weights], machine: MachineType, demand: SizingDemand, served: Mapping[str, ServedHere]
+) -> MachineSizing | Missing:
+    """The ability, with the speed that was measured here if there is one. The ledger has no latencies, so it decides
+    only without a latency objective.
+    """
+    found = ability(*model, machine, demand)
+    here = served.get(machine.name)
+    if demand.option is not None or here is None or here.speed is None or not demand.traffic.allows(None, None):
+        return found
+    return MachineSizing(fit=found.fit if isinstance(found, MachineSizing) else None, speed=here.speed)

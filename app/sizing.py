@@ -1,11 +1,12 @@
 """Reads models from their files, and computes whether they fit on GPUs."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from app.errors import AppError, ErrorCode
 from app.stores import StorageLocation, open_place
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import Gpu, UnknownMachineError
+from gpufleet.domain.catalogue import AcceleratorKind, Gpu, UnknownMachineError
 from gpufleet.domain.model import Cloud
 from serving.cache.manifest import ManifestError
 from serving.cache.sync import served_digest
@@ -13,6 +14,9 @@ from serving.sizing import families
 from serving.sizing.fit import Fit, FitRequest, smallest_fit
 from serving.sizing.model import ModelShape, SizingError, Weights, weigh
 from serving.sizing.source import read_config, read_tensors
+
+_STATIC_MEMORY: Final = frozenset({AcceleratorKind.NEURON, AcceleratorKind.TPU})
+"""Kinds whose compiler divides the memory; the arithmetic of sizing is that of PyTorch on GPUs."""
 
 
 def load_model(url: str) -> tuple[ModelShape, Weights]:
@@ -63,6 +67,11 @@ def _target(name: str) -> tuple[str, Gpu, int]:
             machine = catalogue.machine(cloud, name)
         except UnknownMachineError:
             continue
+        if machine.accelerator in _STATIC_MEMORY:
+            kind = machine.accelerator.label
+            raise AppError(
+                f"{name}: has {kind} accelerators, whose memory use sizing does not model", ErrorCode.WRONG_USE
+            )
         if machine.gpu_share != 1:
             raise AppError(f"{name}: has a fraction of a GPU, which sizing does not support", ErrorCode.WRONG_USE)
         return name, catalogue.gpu(machine.gpu), machine.gpu_count
@@ -73,7 +82,8 @@ def _target(name: str) -> tuple[str, Gpu, int]:
 
 
 def _all_gpus() -> list[str]:
-    used = {machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1}
+    machines = (one for one in catalogue.machines() if one.accelerator not in _STATIC_MEMORY)
+    used = {machine.gpu for machine in machines if machine.gpu_share == 1}
     found: list[str] = []
     for name in sorted(used):
         try:

@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from app.errors import AppError, ErrorCode
 from app.sizing import fits, load_model
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from serving.sizing.decoding import prefix_caching, speculation
 from serving.sizing.fit import GIB, Fit, FitRequest
 from serving.sizing.model import ModelShape, Weights
+from serving.sizing.validity import ENGINE, not_modelled
 
 ModelArgument = Annotated[
     str,
@@ -22,6 +24,15 @@ KvFp8Option = Annotated[
     bool, typer.Option("--kv-fp8", help="Store the KV cache in 8-bit floating point, which halves its size.")
 ]
 Fp8Option = Annotated[bool, typer.Option("--fp8", help="Quantize 16-bit weights to FP8 while the engine loads them.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="The engine of the pool. Engines differ in memory and speed.")
+]
+
+
+def check_engine(engine: str) -> None:
+    """Raise AppError for an engine that sizing does not model."""
+    if (why := not_modelled(engine)) is not None:
+        raise AppError(f"--engine: {why}", ErrorCode.WRONG_USE)
 
 
 def register(app: typer.Typer) -> None:
@@ -56,9 +67,11 @@ def size(
             "reduces latency at low load and throughput at full load.",
         ),
     ] = False,
+    engine: EngineOption = ENGINE,
     as_json: JsonOption = False,
 ) -> None:
     """Compute whether a model fits on GPUs: its weights, KV cache and concurrency. Exit code 3: it fits on none."""
+    check_engine(engine)
     shape, heavy = load_model(model)
     request = FitRequest(
         context=context or min(shape.max_context, 8192),
@@ -69,7 +82,7 @@ def size(
     )
     rows = [_row(name, answer) for name, answer in fits(shape, heavy, gpu or (), request)]
     if as_json:
-        print_json({"model": _facts(shape, heavy), "context": request.context, "fits": rows})
+        print_json({"model": _facts(shape, heavy), "engine": engine, "context": request.context, "fits": rows})
     else:
         _show(shape, heavy, rows)
     if not any(row["fits"] for row in rows):

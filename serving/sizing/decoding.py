@@ -77,6 +77,11 @@ def speculation(model: ModelShape) -> Speculation:
     return Speculation(method=Drafter.NGRAM, tokens=NGRAM_TOKENS, reason=reason)
 
 
+def ngram_config() -> str:
+    """Return the value of `--speculative-config` for n-grams of the prompt."""
+    return str(Speculation(method=Drafter.NGRAM, tokens=NGRAM_TOKENS, reason="").config())
+
+
 def drafting(model: ModelShape) -> ModelShape:
     """Return the model with its draft layers: each needs as much cache as the model's last attention layer."""
     if speculation(model).method is not Drafter.MTP:

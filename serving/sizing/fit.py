@@ -1,13 +1,14 @@
 """Whether a model fits a machine's GPUs, how many requests fit at once, and the arguments for vLLM."""
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final
 
 from gpufleet.domain.catalogue import Gpu
-from serving.engine_container import VllmOptions
+from serving.engines.vllm import VllmOptions
 from serving.sizing.decoding import drafting, speculation
 from serving.sizing.memory import BATCHED_TOKENS, CacheShape, KvLayout, layout
-from serving.sizing.model import Attention, ModelShape, SizingError, Weights
+from serving.sizing.model import ModelShape, SizingError, Weights
 
 MIB: Final = 1024**2
 GIB: Final = 1024**3
@@ -41,6 +42,10 @@ class FitRequest:
     kv_fp8: bool = False
     weights_fp8: bool = False
     """Quantize 16-bit weights while loading."""
+    weight_bits: Fraction | None = None
+    """Bits of each weight that has 16 in the checkpoint, in another checkpoint of the model; None: 16."""
+    draft_bytes: int = 0
+    """Weights of a second model for drafts, copied on each GPU. Its KV cache is not counted."""
     batched_tokens: int = BATCHED_TOKENS
     speculate: bool = False
     """Use speculative decoding if a method exists: fewer steps per response while the GPU has spare capacity."""
@@ -100,7 +105,7 @@ def fit(model: ModelShape, weights: Weights, gpu: Gpu, request: FitRequest, spli
         raise SizingError(f"context {request.context} is longer than the model's {model.max_context}")
     notes: list[str] = []
     tp, pp = split.tp, split.pp
-    kv_heads = max((layer.kv_heads for layer in model.layers if isinstance(layer, Attention)), default=1)
+    kv_heads = model.kv_heads
     on_gpu = _weights_on_gpu(weights, request, split, kv_heads)
     overhead = _overhead(model, request, split)
     budget = int(gpu.memory_mib * MIB * TORCH_SHARE * UTILIZATION)
@@ -164,9 +169,10 @@ def _powers(count: int) -> list[int]:
 
 def _weights_on_gpu(weights: Weights, request: FitRequest, split: ParallelSplit, kv_heads: int) -> int:
     on_gpu = weights.per_gpu(tp=split.tp, pp=split.pp, kv_heads=kv_heads)
-    if request.weights_fp8:
-        on_gpu -= weights.quantizable // 2 // split.gpus
-    return on_gpu
+    bits = Fraction(8) if request.weights_fp8 else request.weight_bits
+    if bits is not None:
+        on_gpu -= int(weights.quantizable * (1 - bits / 16)) // split.gpus
+    return on_gpu + request.draft_bytes
 
 
 def _overhead(model: ModelShape, request: FitRequest, split: ParallelSplit) -> int:

@@ -96,6 +96,11 @@ class ModelShape:
         """Whether the model is encoder-only: it has no KV cache."""
         return not self.layers
 
+    @property
+    def kv_heads(self) -> int:
+        """The most key heads of a layer; 1 for models whose layers have none."""
+        return max((layer.kv_heads for layer in self.layers if isinstance(layer, Attention)), default=1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:

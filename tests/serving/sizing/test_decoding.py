@@ -42,7 +42,7 @@ def test_which_decoding_features_vllm_supports_for_a_model(
         assert json.loads(text) | {"method": method, "num_speculative_tokens": tokens} == json.loads(text)
 
 
-def _sized(config: Any, **request: bool) -> Fit:
+def _sized(config: Any, **request: Any) -> Fit:
     gpu = replace(catalogue.gpu("H200-141GB"), memory_mib=4_000_000)
     return fit(families.read(config), weights(15), gpu, FitRequest(context=512, **request))
 
