@@ -1,0 +1,234 @@
+"""The things to do first after a scan, each with the command that does it. Pure."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Final
+
+from gpufleet.domain import money
+from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.scan.model import (
+    CapacityKind,
+    Scan,
+    ScannedCapacity,
+    ScannedInstance,
+    ScanScope,
+    Verdict,
+    VerdictReason,
+)
+
+MOST_NAMED: Final = 100
+"""Most instances in one command."""
+
+
+class AdviceCode(StrEnum):
+    """What to do. The values are stable codes; they are also the order of equal amounts."""
+
+    STOP_IDLE = "stop_idle"
+    RELEASE_CAPACITY = "release_capacity"
+    CHECK_LIKELY_IDLE = "check_likely_idle"
+    MEASURE = "measure"
+    """Nothing shows whether the GPUs work: add a GPU metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing to do."""
+
+    code: AdviceCode
+    scope: ScanScope
+    text: str
+    command: str
+    """For a shell. It changes the account only where its text says so; the scan runs none."""
+    usd_per_month: Decimal
+    """What it saves at most, at 730 hours a month."""
+    is_saving: bool = True
+    """False: the amount is only what the instances cost, because nothing proves that they are idle."""
+
+
+def advise(scan: Scan, profiles: Mapping[str, str] | None = None) -> list[Advice]:
+    """Return everything to do: certain savings first, then the most expensive. `profiles`: AWS profile by account."""
+    names = profiles or {}
+    found: list[Advice] = []
+    for result in scan.results:
+        found += _of_instances(result.scope, result.instances, names)
+        found += (one for capacity in result.capacity for one in _of_capacity(capacity, names))
+    certain = (AdviceCode.STOP_IDLE, AdviceCode.RELEASE_CAPACITY)
+    return sorted(
+        found, key=lambda one: (one.code not in certain, -one.usd_per_month, list(AdviceCode).index(one.code))
+    )
+
+
+def _of_instances(
+    scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
+) -> Iterator[Advice]:
+    idle = [one for one in instances if one.verdict is Verdict.IDLE]
+    for group, command in _stop_commands(scope, idle, profiles):
+        yield _advice(
+            AdviceCode.STOP_IDLE, scope, group, command, f"Stop {_count(group)}: no GPU worked in the idle window"
+        )
+    likely = [one for one in instances if one.verdict is Verdict.LIKELY_IDLE]
+    for group, command in _stop_commands(scope, likely, profiles):
+        yield _advice(
+            AdviceCode.CHECK_LIKELY_IDLE,
+            scope,
+            group,
+            command,
+            f"Ask the owners of {_count(group)}, then stop them: no sign of work, but a GPU metric is missing",
+            is_saving=False,
+        )
+    without = [one for one in instances if one.reason in (VerdictReason.NO_METRIC, VerdictReason.METRIC_INCOMPLETE)]
+    if without:
+        yield _advice(
+            AdviceCode.MEASURE,
+            scope,
+            without,
+            _measure_command(scope, without, profiles),
+            f"Add a GPU metric to {_count(without)}: nothing shows whether their GPUs work",
+            is_saving=False,
+        )
+
+
+def _advice(  # noqa: PLR0913, PLR0917
+    code: AdviceCode,
+    scope: ScanScope,
+    instances: Sequence[ScannedInstance],
+    command: str,
+    text: str,
+    *,
+    is_saving: bool = True,
+) -> Advice:
+    usd = sum((one.usd_per_hour or Decimal(0) for one in instances), Decimal(0)) * money.HOURS_PER_MONTH
+    return Advice(code=code, scope=scope, text=text, command=command, usd_per_month=usd, is_saving=is_saving)
+
+
+def _count(instances: Sequence[ScannedInstance]) -> str:
+    types = sorted({one.instance.machine_type for one in instances})
+    few = ", ".join(types[:3]) + (", …" if len(types) > 3 else "")
+    return f"{len(instances)} instance{'s' if len(instances) > 1 else ''} ({few})"
+
+
+def _stop_commands(
+    scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
+) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
+    """Yield instances that one command stops, and the command."""
+    managed = [one for one in instances if one.instance.environment]
+    for environment in sorted({str(one.instance.environment) for one in managed}):
+        own = [one for one in managed if one.instance.environment == environment]
+        yield own, f"gpufleet watch idle --apply  # with --fleet or GPUFLEET_FLEET of {shlex.quote(environment)}"
+    others = [one for one in instances if not one.instance.environment]
+    if scope.cloud == Cloud.AWS:
+        yield from _aws_commands(scope, others, profiles)
+    else:
+        yield from _google_commands(scope, others)
+
+
+def _aws_commands(
+    scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
+) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
+    options = _aws_options(scope, profiles)
+    grouped = [one for one in instances if one.instance.group]
+    spot = [one for one in instances if one.instance.capacity_type is CapacityType.SPOT and not one.instance.group]
+    others = [one for one in instances if one not in grouped and one not in spot]
+    for part in _parts(grouped):
+        # the group would replace an instance that is stopped
+        yield (
+            part,
+            f"for id in {_ids(part)}; do aws autoscaling terminate-instance-in-auto-scaling-group{options}"
+            " --instance-id $id --should-decrement-desired-capacity; done",
+        )
+    for part in _parts(spot):
+        yield part, f"aws ec2 terminate-instances{options} --instance-ids {_ids(part)}"
+    for part in _parts(others):
+        yield part, f"aws ec2 stop-instances{options} --instance-ids {_ids(part)}"
+
+
+def _google_commands(
+    scope: ScanScope, instances: Sequence[ScannedInstance]
+) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
+    project = f" --project {shlex.quote(scope.account)}"
+    grouped = [one for one in instances if one.instance.group]
+    for group in sorted({one.instance.group or "" for one in grouped}):
+        # the group would create an instance again that is stopped
+        kind, place, name = _google_group(group)
+        for part in _parts([one for one in grouped if one.instance.group == group]):
+            names = ",".join(shlex.quote(one.instance.id) for one in part)
+            yield (
+                part,
+                f"gcloud compute instance-groups managed delete-instances {shlex.quote(name)} --instances {names}"
+                f" --{kind} {shlex.quote(place)}{project}",
+            )
+    others = [one for one in instances if not one.instance.group]
+    for zone in sorted({one.instance.zone for one in others}):
+        for part in _parts([one for one in others if one.instance.zone == zone]):
+            yield part, f"gcloud compute instances stop {_ids(part)} --zone {zone}{project}"
+
+
+def _google_group(path: str) -> tuple[str, str, str]:
+    """`zone` or `region`, its name, and the name of the group `zones/ZONE/NAME` or `regions/REGION/NAME`."""
+    kind, _, rest = path.partition("/")
+    place, _, name = rest.rpartition("/")
+    return ("region" if kind == "regions" else "zone"), place, name
+
+
+def _of_capacity(one: ScannedCapacity, profiles: Mapping[str, str]) -> Iterator[Advice]:
+    if not one.unused or one.usd_per_hour is None:
+        return
+    options = _aws_options(one.scope, profiles)
+    left = one.total - one.unused
+    match one.kind:
+        case CapacityKind.CAPACITY_RESERVATION if left:
+            command = (
+                f"aws ec2 modify-capacity-reservation{options} --capacity-reservation-id {shlex.quote(one.id)}"
+                f" --instance-count {left}"
+            )
+        case CapacityKind.CAPACITY_RESERVATION:
+            command = f"aws ec2 cancel-capacity-reservation{options} --capacity-reservation-id {shlex.quote(one.id)}"
+        case CapacityKind.RESERVATION if not left:
+            command = (
+                f"gcloud compute reservations delete {shlex.quote(one.id)} --zone {one.place}"
+                f" --project {shlex.quote(one.scope.account)}"
+            )
+        case CapacityKind.RESERVATION:
+            command = (
+                f"gcloud compute reservations update {shlex.quote(one.id)} --vm-count {left} --zone {one.place}"
+                f" --project {shlex.quote(one.scope.account)}"
+            )
+        case CapacityKind.RESERVED_INSTANCES | CapacityKind.COMMITMENT:
+            return  # nothing cancels them before their end
+    yield Advice(
+        code=AdviceCode.RELEASE_CAPACITY,
+        scope=one.scope,
+        text=f"Release {one.unused} of {one.total} {one.machine_type} of {one.kind} {one.id}: no instance uses them",
+        command=command,
+        usd_per_month=one.usd_per_hour * money.HOURS_PER_MONTH,
+    )
+
+
+def _measure_command(scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]) -> str:
+    if scope.cloud == Cloud.AWS:
+        ids = ",".join(one.instance.id for one in instances[:MOST_NAMED])
+        return (
+            f"aws ssm send-command{_aws_options(scope, profiles)} --document-name AWS-ConfigureAWSPackage"
+            f" --parameters action=Install,name=AmazonCloudWatchAgent --targets Key=InstanceIds,Values={ids}"
+        )
+    return (
+        "gcloud compute instances ops-agents policies create gpu-metrics --agents-rules="
+        f"type=ops-agent,version=current-major,enable-autoupgrade=true --zone {instances[0].instance.zone}"
+        f" --project {shlex.quote(scope.account)}"
+    )
+
+
+def _aws_options(scope: ScanScope, profiles: Mapping[str, str]) -> str:
+    profile = profiles.get(scope.account)
+    return (f" --profile {shlex.quote(profile)}" if profile else "") + f" --region {scope.region}"
+
+
+def _parts(instances: Sequence[ScannedInstance]) -> Iterable[Sequence[ScannedInstance]]:
+    return (instances[start : start + MOST_NAMED] for start in range(0, len(instances), MOST_NAMED))
+
+
+def _ids(instances: Sequence[ScannedInstance]) -> str:
+    return " ".join(shlex.quote(one.instance.id) for one in instances)

@@ -1,0 +1,160 @@
+"""The use case of a scan: accounts that fail, that are named twice, and a user who interrupts it."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from app import scan as use_case
+from app.scan import RegionFacts, failure_of
+from app.watched_tasks import Touch
+from gpufleet.domain.activity import CloudError
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.scan import summary
+from gpufleet.scan.judge import ScanWindows
+from gpufleet.scan.model import FailureCode, Scan, ScanScope
+
+WINDOWS = ScanWindows(now=datetime(2026, 11, 26, 12, 30, tzinfo=UTC))
+
+
+def instance(name: str, region: str) -> Instance:
+    return Instance(
+        id=name,
+        cloud=Cloud.AWS,
+        region=region,
+        zone=f"{region}a",
+        machine_type="g6.xlarge",
+        capacity_type=CapacityType.ON_DEMAND,
+        state=InstanceState.RUNNING,
+        launched_at=datetime(2026, 11, 1, tzinfo=UTC),
+    )
+
+
+def nothing(scope: ScanScope, facts: RegionFacts) -> None:
+    facts.hours = {}
+
+
+@dataclass
+class FakeAccount:
+    """An account with one instance in each region."""
+
+    name: str
+    account: str
+    regions: Sequence[str] = ("us-east-1", "us-west-2")
+    then: Callable[[ScanScope, RegionFacts], object] = nothing
+    """What it does once it has listed the instances."""
+    read_scopes: list[ScanScope] = field(default_factory=list)
+    cloud: Cloud = Cloud.AWS
+
+    def scopes(self, touch: Touch) -> Sequence[ScanScope]:
+        touch()
+        if not self.account:
+            raise CloudError("the session has expired", "NoCredentials")
+        return [ScanScope(self.cloud, self.account, name) for name in self.regions]
+
+    def read(self, scope: ScanScope, windows: ScanWindows, touch: Touch, facts: RegionFacts) -> None:
+        self.read_scopes.append(scope)
+        facts.instances = [instance(f"i-{scope.account}-{scope.region}", scope.region)]
+        facts.read_parts({"metrics": lambda: self._metrics(scope, facts), "spot prices": lambda: None})
+
+    def _metrics(self, scope: ScanScope, facts: RegionFacts) -> None:
+        self.then(scope, facts)
+
+
+def scanned(*accounts: FakeAccount, limit_s: float = 15, regions: Sequence[str] = ()) -> Scan:
+    return use_case.scan(accounts, WINDOWS, lambda *_: None, limit_s, regions)
+
+
+def test_an_account_that_two_profiles_name_is_counted_once_and_named() -> None:
+    first, second = FakeAccount("prod", "1"), FakeAccount("prod-admin", "1")
+    found = scanned(first, second, FakeAccount("research", "2"))
+    assert found.duplicates == {"prod-admin": "prod"} and not second.read_scopes
+    assert len(found.instances) == 4
+    assert "prod-admin is the same account as prod: counted once" in summary.headline(found)
+
+
+def test_accounts_take_turns_because_each_has_its_own_limit_of_calls() -> None:
+    regions = [f"region-{number}" for number in range(17)]
+    order: list[str] = []
+    lock = threading.Lock()
+
+    def note(scope: ScanScope, facts: RegionFacts) -> None:
+        with lock:
+            order.append(scope.account)
+
+    found = scanned(*(FakeAccount(f"p{number}", str(number), regions, note) for number in range(50)))
+    assert len(found.results) == 50 * 17 and not found.all_failures
+    assert len(set(order[:50])) > 25, "the first tasks belong to many accounts"
+
+
+def test_credentials_that_expired_are_named_with_a_remedy_and_other_accounts_are_shown() -> None:
+    found = scanned(FakeAccount("prod", ""), FakeAccount("research", "2"))
+    (failure,) = found.all_failures
+    assert (failure.scope.account, failure.code) == ("prod", FailureCode.CREDENTIALS)
+    assert "aws sso login" in failure.message
+    assert len(found.instances) == 2
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_interrupted_scan_shows_what_it_has_and_names_what_is_missing(number: int) -> None:
+    seen = itertools.count(1)
+
+    def progress(scope: str, text: str) -> None:
+        if next(seen) == number:
+            raise KeyboardInterrupt
+
+    accounts = [FakeAccount(str(one), str(one), ("us-east-1",)) for one in range(3)]
+    hang = threading.Event()
+    last = FakeAccount("3", "3", ("us-east-1",), lambda *_: hang.wait(60))
+    found = use_case.scan([*accounts, last], WINDOWS, progress)
+    hang.set()
+    assert found.is_interrupted and len(found.results) == 4
+    assert "interrupted: the scan is incomplete" in summary.headline(found)
+    missing = {one.scope.account for one in found.all_failures}
+    assert "3" in missing and {one.code for one in found.all_failures} == {FailureCode.INTERRUPTED}
+    assert {one.account for one in found.instances} >= {"0", "1", "2"} - missing
+    assert summary.document(found, [], {})["interrupted"] is True
+
+
+def test_an_interrupt_while_accounts_are_listed_reads_no_region() -> None:
+    class Interrupting(FakeAccount):
+        def scopes(self, touch: Touch) -> Sequence[ScanScope]:
+            raise CloudError("denied", "AccessDenied")
+
+    def progress(scope: str, text: str) -> None:
+        raise KeyboardInterrupt
+
+    other = FakeAccount("other", "2", then=lambda *_: None)
+    found = use_case.scan([Interrupting("first", "1"), other], WINDOWS, progress)
+    assert found.is_interrupted and not other.read_scopes
+
+
+def test_parts_after_one_that_hangs_are_named_and_the_instances_are_shown() -> None:
+    hang = threading.Event()
+    found = scanned(FakeAccount("p", "1", ("us-east-1",), lambda *_: hang.wait(60)), limit_s=0.5)
+    hang.set()
+    assert [one.instance.id for one in found.instances] == ["i-1-us-east-1"]
+    assert {(one.what, one.code) for one in found.all_failures} == {
+        ("metrics", FailureCode.TIMEOUT),
+        ("spot prices", FailureCode.TIMEOUT),
+    }
+
+
+@pytest.mark.parametrize(
+    ("cloud", "code", "expected", "remedy"),
+    [
+        pytest.param(Cloud.AWS, "NoCredentials", FailureCode.CREDENTIALS, "aws sso login", id="SSO expired"),
+        pytest.param(Cloud.AWS, "ProfileNotFound", FailureCode.CREDENTIALS, "aws sso login", id="unknown profile"),
+        pytest.param(Cloud.AWS, "OptInRequired", FailureCode.DENIED, "--print-policy aws", id="opt-in region"),
+        pytest.param(
+            Cloud.GCP, "RefreshError", FailureCode.CREDENTIALS, "gcloud auth application-default login", id="Google"
+        ),
+        pytest.param("prometheus", "", FailureCode.FAILED, "", id="a store"),
+    ],
+)
+def test_a_failure_has_a_code_and_a_remedy(cloud: str, code: str, expected: FailureCode, remedy: str) -> None:
+    failure = failure_of(ScanScope(cloud, "x"), "instances", CloudError("<html>" + "long " * 500, code))
+    assert failure.code is expected and remedy in failure.message and len(failure.message) < 350

@@ -1,0 +1,335 @@
+"""`gpufleet scan` against AWS accounts on loopback."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from localcloud.slack.server import SlackSink
+
+from app.scan_aws import ACTIONS
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures import local_token
+from tests.fixtures.scan.aws_accounts import AwsCloud, AwsInstance, AwsRegion, aws_cloud, hours
+from tests.fixtures.scan.google_projects import GoogleVm, google_cloud
+
+NOW = datetime.now(UTC)
+OLD = NOW - timedelta(days=30)
+
+
+@pytest.fixture
+def cloud() -> Generator[AwsCloud]:
+    with aws_cloud() as made:
+        made.regions["us-east-1"] = AwsRegion(
+            instances=[
+                AwsInstance(id="i-idle", launched=OLD, gpus=[hours(NOW, 0)], tags={"Owner": "ml"}),
+                AwsInstance(id="i-busy", launched=OLD, gpus=[hours(NOW, 40)]),
+                AwsInstance(id="i-blind", launched=OLD),
+                AwsInstance(id="i-stopped", launched=OLD, state="stopped"),
+            ],
+            reservations=[("cr-1", "g6.xlarge", 4, 3)],
+            spot_usd={"g6.xlarge": "0.25"},
+        )
+        made.regions["eu-west-1"] = AwsRegion(
+            instances=[AwsInstance(id="i-far", type="g5.48xlarge", launched=OLD)], list_usd={"g5.48xlarge": "18.2"}
+        )
+        yield made
+
+
+def scan(
+    cloud: AwsCloud, *arguments: str, key: str = "AKIDFIRST", more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "scan", *arguments],
+        cwd=ROOT, env=environment(cloud.environment(key) | dict(more or {})),
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a command without credentials of this machine. An empty value removes a variable."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "GOOGLE_"))}
+    every = plain | {"HOME": "/nonexistent", "AWS_EC2_METADATA_DISABLED": "true"} | dict(more)
+    return {name: value for name, value in every.items() if value}
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    return json.loads(done.stdout)
+
+
+def test_scan_distinguishes_idle_busy_and_unknown_instances(cloud: AwsCloud) -> None:
+    done = scan(cloud, "--json")
+    assert done.returncode == 3, done.stderr
+    found = document(done)
+    uses = {one["id"]: (one["use"], one["reason_code"]) for one in found["instances"]}
+    assert uses == {
+        "i-idle": ("idle", "gpu_idle"),
+        "i-busy": ("in use", "gpu_worked"),
+        "i-blind": ("unknown", "no_metric"),
+        "i-stopped": ("stopped", "not_running"),
+        "i-far": ("unknown", "no_metric"),
+    }
+    (idle,) = (one for one in found["instances"] if one["id"] == "i-idle")
+    assert (idle["owner"], idle["idle_hours"], idle["measured_hours"]) == ("ml", 168, 168)
+    assert idle["usd_per_hour"] == "0.8048" and idle["waste_usd"] == str(168 * 8048 / 10_000)
+    assert found["totals"]["waste_usd"] == idle["waste_usd"], "only certainly idle hours are waste"
+    (far,) = (one for one in found["instances"] if one["id"] == "i-far")
+    assert far["usd_per_hour"] == "18.2", "the package has no price in this region, but AWS's Price List does"
+    assert [one["code"] for one in found["do_first"]] == ["release_capacity", "stop_idle", "measure"]
+    assert "aws ec2 stop-instances --region us-east-1 --instance-ids i-idle" in found["do_first"][1]["command"]
+    (held,) = found["capacity"]
+    assert (held["id"], held["total"], held["unused"]) == ("cr-1", 4, 3)
+    assert held["unused_usd_per_hour"] == str(3 * 8048 / 10_000)
+
+
+def test_calls_are_those_of_the_printed_policy(cloud: AwsCloud) -> None:
+    scan(cloud, "--json")
+    done = scan(cloud, "--print-policy", "aws")
+    (statement,) = document(done)["Statement"]
+    assert statement["Effect"] == "Allow" and statement["Action"] == list(ACTIONS)
+    assert cloud.operations() - {"sts:GetCallerIdentity"} == set(ACTIONS)
+
+
+def test_a_region_that_hangs_or_refuses_is_named_and_the_rest_is_shown(cloud: AwsCloud) -> None:
+    cloud.regions["eu-west-1"].never_answers = frozenset({"*"})
+    cloud.regions["eu-west-2"] = AwsRegion(refuses=frozenset({"DescribeInstances"}))
+    cloud.regions["us-east-1"].refuses = frozenset({"DescribeCapacityReservations"})
+    done = scan(cloud, "--json")
+    assert done.returncode == 1
+    found = document(done)
+    failures = {(one["region"], one["missing"], one["code"]) for one in found["failures"]}
+    assert failures == {
+        ("eu-west-1", "instances", "timeout"),
+        ("eu-west-2", "instances", "denied"),
+        ("us-east-1", "capacity reservations", "denied"),
+    }
+    assert {one["id"] for one in found["instances"]} == {"i-idle", "i-busy", "i-blind", "i-stopped"}
+
+
+def test_without_the_permission_for_metrics_nothing_is_idle(cloud: AwsCloud) -> None:
+    cloud.regions["us-east-1"].refuses = frozenset({"ListMetrics"})
+    found = document(scan(cloud, "--json"))
+    reasons = {one["reason_code"] for one in found["instances"] if one["region"] == "us-east-1"}
+    assert reasons == {"metrics_failed", "not_running"}
+    assert found["totals"]["waste_usd"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [pytest.param("AKIDWRONG", "credentials: sts:get_caller_identity in us-east-1 was refused", id="wrong key")],
+)
+def test_wrong_credentials_are_one_clear_error(cloud: AwsCloud, key: str, message: str) -> None:
+    done = scan(cloud, key=key)
+    assert done.returncode == 1 and message in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_no_credentials_are_a_wrong_use_with_a_remedy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "scan"],
+        cwd=ROOT, env=environment({}),
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and "aws sso login" in done.stderr
+    assert "gcloud auth application-default login" in done.stderr
+
+
+PROFILES = """
+[profile team]
+aws_access_key_id = AKIDSECOND
+aws_secret_access_key = secret
+
+[profile admin]
+aws_access_key_id = AKIDSECOND
+aws_secret_access_key = secret
+
+[profile sso]
+sso_session = company
+sso_account_id = 111122223333
+sso_role_name = viewer
+
+[sso-session company]
+sso_region = us-east-1
+sso_start_url = https://company.awsapps.com/start
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "messages"),
+    [
+        pytest.param([], {"AWS_PROFILE": "team"}, ["444455556666 us-east-1"], id="AWS_PROFILE"),
+        pytest.param([], {"AWS_PROFILE": "gone"}, ["AWS profile 'gone'", "aws sso login"], id="unknown AWS_PROFILE"),
+        pytest.param(
+            ["--profile", "team", "--profile", "admin"], {}, ["admin is the same account as team"], id="duplicate"
+        ),
+        pytest.param(["--profile", "sso"], {}, ["credentials: ", "aws sso login"], id="SSO session expired"),
+    ],
+)
+def test_profiles_name_accounts(
+    cloud: AwsCloud, tmp_path: Path, arguments: list[str], more: dict[str, str], messages: list[str]
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(PROFILES)
+    keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": str(config)}
+    done = scan(cloud, *arguments, more=keys | more)
+    assert "Traceback" not in done.stderr
+    assert all(message in done.stdout + done.stderr for message in messages), done.stdout + done.stderr
+
+
+def test_named_regions_need_no_list_of_regions(cloud: AwsCloud) -> None:
+    cloud.regions["us-east-1"].refuses = frozenset({"DescribeRegions"})
+    found = document(scan(cloud, "--region", "eu-west-1", "--json"))
+    assert not found["failures"] and [one["id"] for one in found["instances"]] == ["i-far"]
+    (failure,) = document(scan(cloud, "--json"))["failures"]
+    assert (failure["missing"], failure["code"]) == ("regions", "denied")
+    assert "gpufleet scan --print-policy aws" in failure["message"]
+
+
+def test_a_region_that_refuses_the_credentials_is_named(cloud: AwsCloud) -> None:
+    cloud.regions["eu-west-1"].refuses = frozenset({"DescribeInstances"})
+    cloud.regions["eu-west-1"].code = "AuthFailure"
+    (failure,) = document(scan(cloud, "--json"))["failures"]
+    assert (failure["region"], failure["code"]) == ("eu-west-1", "credentials"), "GPUs in it would be invisible"
+
+
+def test_an_instance_that_ends_is_not_charged_and_needs_no_action(cloud: AwsCloud) -> None:
+    cloud.regions["us-east-1"] = AwsRegion(
+        instances=[AwsInstance(id="i-ending", launched=OLD, state="shutting-down", gpus=[hours(NOW, 0)])]
+    )
+    found = document(scan(cloud, "--region", "us-east-1", "--json"))
+    (one,) = found["instances"]
+    assert (one["use"], one["usd_per_hour"], one["idle_hours"]) == ("stopped", None, 0)
+    assert not found["advice"]
+
+
+def test_hostile_tags_change_neither_the_table_nor_the_terminal(cloud: AwsCloud) -> None:
+    cloud.regions["us-east-1"].instances[0].tags = {"Owner": f"a\tb {'x' * 200}\u202e"}
+    done = scan(cloud)
+    (row,) = (line for line in done.stdout.splitlines() if "i-idle" in line and "g6.xlarge" in line)
+    assert "a b xxx" in row and "x…" in row and "\u202e" not in row
+
+
+def test_the_summary_is_posted_to_slack_without_account_ids(cloud: AwsCloud) -> None:
+    sink = SlackSink("127.0.0.1", 0, local_token.callers())
+    sink.start()
+    slack = {"GPUFLEET_SLACK_TOKEN": local_token.BOT, "GPUFLEET_SLACK_API_URL": f"{sink.url}/api/"}
+    try:
+        done = scan(cloud, "--slack", "#gpu-costs", "--redact", more=slack)
+    finally:
+        sink.stop()
+    (message,) = sink.channels.messages
+    text = json.dumps(message.content, ensure_ascii=False)
+    assert message.channel == "#gpu-costs" and done.returncode == 3
+    assert "running GPU instances" in text and "waste of the last 7d" in text
+    assert "aws ec2 stop-instances --region us-east-1 --instance-ids i-idle" in text
+    assert "111122223333" not in text and "account-1" in text
+
+
+def test_a_post_that_slack_refuses_is_a_failure_after_the_result(cloud: AwsCloud) -> None:
+    done = scan(cloud, "--slack", "#x", more={"GPUFLEET_SLACK_TOKEN": "xoxb-1", "GPUFLEET_SLACK_API_URL": cloud.url})
+    assert done.returncode == 1 and "--slack #x: not posted" in done.stderr and "Do first:" in done.stdout
+    done = scan(cloud, "--slack", "#x")
+    assert done.returncode == 2 and "GPUFLEET_SLACK_TOKEN" in done.stderr and not done.stdout
+
+
+def test_ctrl_c_shows_what_was_read_and_that_it_is_incomplete(cloud: AwsCloud) -> None:
+    cloud.regions["eu-west-1"].never_answers = frozenset({"*"})
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "scan", "--json"],
+        cwd=ROOT, env=environment(cloud.environment()), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a shell's background jobs, such as a nightly run, ignore SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    ) as running:  # fmt: skip
+        assert running.stderr is not None and running.stdout is not None
+        next(line for line in running.stderr if "us-east-1: " in line)
+        running.send_signal(signal.SIGINT)
+        found = json.loads(running.stdout.read())
+        assert running.wait(60) == 1 and found["interrupted"] is True
+    assert {one["id"] for one in found["instances"]} == {"i-idle", "i-busy", "i-blind", "i-stopped"}
+    assert [(one["region"], one["code"]) for one in found["failures"]] == [("eu-west-1", "interrupted")]
+
+
+def test_a_store_that_fails_is_named_and_accounts_and_projects_are_in_one_scan(cloud: AwsCloud) -> None:
+    with google_cloud() as google:
+        google.projects["research-7"] = [GoogleVm(name="worker", number=1, launched=OLD)]
+        done = scan(
+            cloud, "--json", "--redact", "--prometheus", "http://u:secret@127.0.0.1:1", more=google.environment()
+            | {"GOOGLE_CLOUD_PROJECT": "research-7"},
+        )  # fmt: skip
+    found = document(done)
+    assert {one["cloud"] for one in found["instances"]} == {"aws", "gcp"}
+    assert [(one["cloud"], one["missing"]) for one in found["failures"]] == [("prometheus", "metrics")]
+    assert "secret" not in done.stdout + done.stderr and "research-7" not in done.stdout
+
+
+def test_an_account_without_gpus_is_not_an_error(cloud: AwsCloud) -> None:
+    cloud.regions = {"us-east-1": AwsRegion(), "eu-west-1": AwsRegion()}
+    done = scan(cloud)
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 account, 2 regions: 0 running GPU instances, 0.00 USD/h\n")
+
+
+def test_redacted_output_names_no_account(cloud: AwsCloud, tmp_path: Path) -> None:
+    page = tmp_path / "scan.html"
+    for arguments in (["--json"], ["--html", str(page)]):
+        done = scan(cloud, "--redact", *arguments)
+        assert "111122223333" not in done.stdout and "account-1" in done.stdout
+    assert "111122223333" not in page.read_text() and "account-1" in page.read_text()
+
+
+def test_names_from_tags_are_escaped_in_the_page(cloud: AwsCloud, tmp_path: Path) -> None:
+    cloud.regions["us-east-1"].instances[0].tags["Owner"] = "<script>alert(1)</script>"
+    page = tmp_path / "scan.html"
+    scan(cloud, "--html", str(page))
+    assert "<script>" not in page.read_text() and "&lt;script&gt;" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--window", "a week"], "--window: 'a week' is not a duration", id="not a duration"),
+        pytest.param(["--window", "30d"], "--window: expected at least 2h and at most 14d, got 30d", id="too long"),
+        pytest.param(["--idle", "5m"], "--idle: expected at least 2h, got 5m", id="too short"),
+    ],
+)
+def test_wrong_options_are_named(cloud: AwsCloud, arguments: list[str], message: str) -> None:
+    done = scan(cloud, *arguments)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_an_account_gets_at_most_ten_calls_per_second(cloud: AwsCloud) -> None:
+    for number in range(12):
+        cloud.regions[f"xx-test-{number}"] = AwsRegion()
+    scan(cloud, "--json")
+    times = sorted(at for at, *_ in cloud.calls)
+    assert len(times) > 40
+    # over the whole scan: on a busy machine, requests that were sent in time may arrive together
+    assert len(times) <= 10 * (times[-1] - times[0]) + 5
+
+
+@pytest.mark.slow
+def test_slow_regions_are_read_at_the_same_time(cloud: AwsCloud) -> None:
+    for number in range(15):
+        cloud.regions[f"xx-test-{number}"] = AwsRegion(latency_s=1.0)
+    found = document(scan(cloud, "--json"))
+    assert not found["failures"]
+    first = {region: at for at, _, region, operation in reversed(cloud.calls) if operation == "ec2:DescribeInstances"}
+    slow = sorted(at for region, at in first.items() if region.startswith("xx-test-"))
+    # one after the other, fifteen regions with several calls of a second each would begin over a minute
+    assert len(slow) == 15 and slow[-1] - slow[0] < 15
+
+
+@pytest.mark.slow
+def test_ten_thousand_instances_are_read_completely(cloud: AwsCloud) -> None:
+    idle = hours(NOW, 0, 24)
+    cloud.regions["us-east-1"].instances = [
+        AwsInstance(id=f"i-{number:017x}", launched=OLD, gpus=[idle]) for number in range(10_000)
+    ]
+    found = document(scan(cloud, "--window", "24h", "--json"))
+    assert found["totals"]["by_verdict"]["idle"]["instances"] == 10_000

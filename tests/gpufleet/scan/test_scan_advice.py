@@ -1,0 +1,143 @@
+"""The things to do first after a scan."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.scan.advice import AdviceCode, advise
+from gpufleet.scan.model import (
+    CapacityKind,
+    Scan,
+    ScannedCapacity,
+    ScannedInstance,
+    ScanScope,
+    ScopeResult,
+    Verdict,
+    VerdictReason,
+)
+
+AWS = ScanScope(Cloud.AWS, "111122223333", "us-east-1")
+PLAIN = Instance(
+    id="i-1",
+    cloud=Cloud.AWS,
+    region="us-east-1",
+    zone="us-east-1a",
+    machine_type="g6.xlarge",
+    capacity_type=CapacityType.ON_DEMAND,
+    state=InstanceState.RUNNING,
+    launched_at=datetime(2026, 11, 1, tzinfo=UTC),
+)
+IDLE = ScannedInstance(
+    instance=PLAIN,
+    account=AWS.account,
+    owner=None,
+    usd_per_hour=Decimal("0.8"),
+    verdict=Verdict.IDLE,
+    reason=VerdictReason.GPU_IDLE,
+)
+HELD = ScannedCapacity(
+    kind=CapacityKind.CAPACITY_RESERVATION,
+    scope=AWS,
+    id="cr-1",
+    place="us-east-1a",
+    machine_type="g6.xlarge",
+    total=2,
+    unused=2,
+    usd_per_hour=Decimal("1.6"),
+)
+
+
+def scan(*instances: ScannedInstance, capacity: tuple[ScannedCapacity, ...] = ()) -> Scan:
+    return Scan(
+        at=datetime(2026, 11, 26, tzinfo=UTC),
+        window=timedelta(days=7),
+        idle_window=timedelta(days=1),
+        results=[ScopeResult(scope=AWS, instances=instances, capacity=capacity)],
+        failures=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("instance", "command"),
+    [
+        pytest.param(PLAIN, "aws ec2 stop-instances --region us-east-1 --instance-ids i-1", id="on-demand"),
+        pytest.param(
+            replace(PLAIN, capacity_type=CapacityType.SPOT),
+            "aws ec2 terminate-instances --region us-east-1 --instance-ids i-1",
+            id="spot cannot stop",
+        ),
+        pytest.param(
+            replace(PLAIN, group="workers"),
+            "for id in i-1; do aws autoscaling terminate-instance-in-auto-scaling-group --region us-east-1"
+            " --instance-id $id --should-decrement-desired-capacity; done",
+            id="a group would replace it",
+        ),
+        pytest.param(
+            replace(PLAIN, environment="prod"),
+            "gpufleet watch idle --apply  # with --fleet or GPUFLEET_FLEET of prod",
+            id="of gpu-fleet",
+        ),
+        pytest.param(
+            replace(PLAIN, id="i-1; rm -rf /"),
+            "aws ec2 stop-instances --region us-east-1 --instance-ids 'i-1; rm -rf /'",
+            id="a hostile id is quoted",
+        ),
+    ],
+)
+def test_idle_instances_are_stopped_in_the_way_of_their_owner(instance: Instance, command: str) -> None:
+    (advice,) = advise(scan(replace(IDLE, instance=instance)))
+    assert (advice.code, advice.command) == (AdviceCode.STOP_IDLE, command)
+    assert advice.usd_per_month == Decimal("0.8") * 730
+
+
+@pytest.mark.parametrize(
+    ("unused", "command"),
+    [
+        pytest.param(2, "cancel-capacity-reservation --region us-east-1 --capacity-reservation-id cr-1", id="all"),
+        pytest.param(
+            1,
+            "modify-capacity-reservation --region us-east-1 --capacity-reservation-id cr-1 --instance-count 1",
+            id="a part",
+        ),
+    ],
+)
+def test_unused_reservations_are_released(unused: int, command: str) -> None:
+    (advice,) = advise(scan(capacity=(replace(HELD, unused=unused),)))
+    assert advice.command == f"aws ec2 {command}"
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(replace(HELD, unused=0), id="used"),
+        pytest.param(replace(HELD, unused=None), id="unknown"),
+        pytest.param(replace(HELD, usd_per_hour=None), id="without a price"),
+        pytest.param(replace(HELD, kind=CapacityKind.RESERVED_INSTANCES), id="cannot be cancelled"),
+    ],
+)
+def test_no_advice_about_capacity_without_a_known_saving(held: ScannedCapacity) -> None:
+    assert advise(scan(capacity=(held,))) == []
+
+
+def test_certain_savings_come_first() -> None:
+    blind = replace(IDLE, verdict=Verdict.UNKNOWN, reason=VerdictReason.NO_METRIC, usd_per_hour=Decimal(98))
+    likely = replace(IDLE, verdict=Verdict.LIKELY_IDLE, reason=VerdictReason.POWER_IDLE, usd_per_hour=Decimal(50))
+    found = advise(scan(blind, likely, IDLE, capacity=(HELD,)))
+    assert [(one.code, one.is_saving) for one in found] == [
+        (AdviceCode.RELEASE_CAPACITY, True),
+        (AdviceCode.STOP_IDLE, True),
+        (AdviceCode.MEASURE, False),
+        (AdviceCode.CHECK_LIKELY_IDLE, False),
+    ]
+
+
+def test_commands_name_the_profile_of_the_account() -> None:
+    (advice,) = advise(scan(IDLE), {AWS.account: "prod team"})
+    assert advice.command == "aws ec2 stop-instances --profile 'prod team' --region us-east-1 --instance-ids i-1"
+
+
+def test_instances_in_use_give_no_advice() -> None:
+    assert advise(scan(replace(IDLE, verdict=Verdict.IN_USE, reason=VerdictReason.GPU_WORKED))) == []
