@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError, ErrorCode
-from cli import policy_exceptions, settings_image
+from cli import policy_exceptions, settings_image, settings_slices
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.domain import catalogue
@@ -23,7 +23,7 @@ from gpufleet.settings.environment import Settings
 from gpufleet.settings.file import FileError
 from gpufleet.settings.problems import Problem, SettingsError
 from gpufleet.settings.reading import json_schema
-from stacks import reading
+from stacks import accelerator_checks, reading
 
 PREFIX = "Pulumi."
 
@@ -38,8 +38,12 @@ def register(app: typer.Typer) -> None:
 
 @settings_app.command("check")
 def check(files: Files, as_json: JsonOption = False) -> None:
-    """Check settings files, and print each error with its path, value and remedy. Exit code 3: errors were found."""
-    found = {str(path): problems_of(path) for path in files}
+    """Check settings files, and print each error with its path, value and remedy. Exit code 3: errors were found.
+
+    A note names the machine types on which this project was never tried.
+    """
+    checked = {str(path): _check(path) for path in files}
+    found = {path: problems for path, (problems, _) in checked.items()}
     if as_json:
         print_json({path: [asdict(problem) for problem in problems] for path, problems in found.items()})
     else:
@@ -49,6 +53,10 @@ def check(files: Files, as_json: JsonOption = False) -> None:
             )
             for problem in problems:
                 STDOUT.print(f"  {problem}", highlight=False, markup=False, soft_wrap=True)
+            for line in () if problems else settings_slices.notes(Path(path)):
+                STDOUT.print(f"  note: {line}", highlight=False, markup=False, soft_wrap=True)
+            if note := checked[path][1]:
+                STDOUT.print(f"  note: {note}", highlight=False, markup=False, soft_wrap=True)
     if any(found.values()):
         raise typer.Exit(Exit.FOUND)
 
@@ -83,20 +91,26 @@ def problems_of(path: Path) -> tuple[Problem, ...]:
     """All problems of a settings file; empty when it is valid. Raises AppError for a file that is not a settings
     file.
     """
+    return _check(path)[0]
+
+
+def _check(path: Path) -> tuple[tuple[Problem, ...], str]:
+    """All problems of a settings file, and a note for people. Raises AppError."""
     config = read_config(path)
     today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
     try:
         settings = reading.parse(config, str(path), today, stack)
     except SettingsError as error:
-        return error.problems
-    return (
+        return error.problems, ""
+    problems = (
         *policy_exceptions.problems(settings, today),
         *_without_price(settings),
         *settings_image.problems(settings),
         *_overdue_reviews(settings, today),
         *_shared_projects(settings, path),
     )
+    return problems, accelerator_checks.not_tried(settings)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
@@ -214,6 +228,7 @@ def _similar_types(settings: Settings, here: tuple[str, ...], kind: CapacityType
         machine.name
         for machine in catalogue.machines(settings.cloud)
         if machine.name in sold and machine.gpu_count == wanted.gpu_count
+        if machine.accelerator is wanted.accelerator and machine.architecture == wanted.architecture
         if machine.gpu_memory_mib >= wanted.gpu_memory_mib
     ]
     return " or ".join(alike[:3]) or "another machine type"

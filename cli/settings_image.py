@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.settings import KEY
 from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
-from hosts.node import driver
-from serving.engines import EngineKind
-from serving.instance_settings import EngineSettings
+from serving.accelerators import nvidia_driver as driver
+from serving.engine_container import find_launch
 from serving.user_data import LEAST_PYTHON
+from stacks import pools
 
 _DRIVER: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
 """The form of names of Google's Deep Learning VM images: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
@@ -44,6 +45,8 @@ def _drivers(settings: Settings) -> Iterator[Problem]:
     if named is None:
         return
     for index, pool in enumerate(settings.pools):
+        if pools.accelerator_of(settings, pool) is not AcceleratorKind.NVIDIA:
+            continue
         if (wrong := _wrong(named[1], pool)) is not None:
             yield Problem(
                 path=f"{KEY}.pools.{index}.engine",
@@ -55,11 +58,10 @@ def _drivers(settings: Settings) -> Iterator[Problem]:
 
 
 def _wrong(branch: str, pool: PoolSettings) -> str | None:
-    env = pool.engine.env
-    engine = EngineSettings(
-        kind=EngineKind(pool.engine.kind), image=pool.engine.image, args=pool.engine.args, env=env
-    )
-    if driver.why_too_old(branch, engine) is not None:
+    env, launch = pool.engine.env, find_launch(pool.engine.kind)
+    if launch is None:
+        return None  # another check reports it
+    if driver.why_too_old(branch, env, launch.cuda) is not None:
         return f"needs a newer GPU driver than version {branch} of machines.image"
     if int(branch) >= NEWEST or driver.states_cuda(env):
         return None

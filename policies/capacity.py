@@ -99,7 +99,7 @@ _WITH_ADDED_GPUS: Final = ((), ("specificReservation", "instanceProperties"))
 
 _FAMILIES: Final = {
     Cloud.AWS: re.compile(r"(?:p|g|gr)\d|inf\d|trn\d|dl\d"),
-    Cloud.GCP: re.compile(r"a[2-9]x?-|g[24]-|ct\d"),
+    Cloud.GCP: re.compile(r"a[2-9]x?-|g[24]-|ct\d|tpu\d"),
 }
 """Families with accelerators, including families that the catalogue does not contain."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.settings import KEY
 from policies.context import Context, written
@@ -159,7 +160,8 @@ def _fixed_references(resource: Resource, context: Context) -> Iterator[Wrong]:
 
 def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
     settings = _settings(context)
-    named = [one for part in ("machines", "control") if (one := settings.at(part, "image")) is not None]
+    places = [("machines",), ("control",), *(("machines", "accelerators", kind) for kind in AcceleratorKind)]
+    named = [one for place in places if (one := settings.at(*place, "image")) is not None]
     image = IMAGES.get(resource.type)
     # without settings there is no list of images
     for named_value in _named_values(resource, image) if image is not None and named else ():
@@ -167,7 +169,7 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
             yield Wrong(
                 path=named_value.path,
                 value=named_value.value,
-                message="must be machines.image or control.image of the settings",
+                message="must be machines.image, machines.accelerators.….image or control.image of the settings",
             )
 
 

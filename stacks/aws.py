@@ -1,7 +1,7 @@
 """The Pulumi program for AWS."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pulumi
 
@@ -172,7 +172,7 @@ def _pool(  # noqa: PLR0913
         GpuPoolArgs(
             owned=pools.owned(settings, pool),
             capacity=pools.capacity(settings, pool),
-            template=template,
+            template=replace(template, image=pools.machine_image(settings, pool)),
             user_data=script,
             subnet_ids=place.subnet_ids,
             drain_deadline=pool.drain_deadline,

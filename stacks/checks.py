@@ -12,7 +12,7 @@ from gpufleet.domain.secrets import find_secrets
 from gpufleet.settings import KEY
 from gpufleet.settings.environment import Settings
 from gpufleet.settings.problems import Problem
-from stacks import pool_checks, reference_checks, value_checks
+from stacks import accelerator_checks, pool_checks, reference_checks, value_checks
 
 _IMAGES: Final = {
     Cloud.AWS: (r"ami-[0-9a-f]{8,17}|resolve:ssm:/[\w./-]+:\d+", "an AMI id or resolve:ssm:/<parameter>:<version>"),
@@ -36,6 +36,7 @@ def check(settings: Settings, today: date) -> list[Problem]:
         *_zones(settings),
         *_network(settings),
         *_images(settings),
+        *accelerator_checks.check(settings, KEY),
         *_control(settings),
         *_duplicate_names(settings),
         *_models(settings),
@@ -68,7 +69,7 @@ def _exceptions(settings: Settings, today: date) -> Iterator[Problem]:
         if exception.until < today:
             yield Problem(
                 path=f"{KEY}.policies.exceptions.{index}.until",
-                wrong="is in the past, so the exception is not valid any more",
+                wrong="is in the past, so the exception is no longer valid",
                 value=exception.until.isoformat(),
                 remedy="remove it, or agree with its owner on a later day",
             )
@@ -139,13 +140,13 @@ _PRIVATE: Final = tuple(
 
 def _images(settings: Settings) -> Iterator[Problem]:
     pattern, form = _IMAGES[settings.cloud]
-    named = {"machines": settings.machines.image}
+    named = {f"machines.{path}": image for path, image in settings.machines.images().items()}
     if settings.control:
-        named["control"] = settings.control.image
+        named["control.image"] = settings.control.image
     for place, image in named.items():
         if not re.fullmatch(pattern, image):
             yield Problem(
-                path=f"{KEY}.{place}.image",
+                path=f"{KEY}.{place}",
                 wrong=f"is not a pinned machine image of {settings.cloud}",
                 value=image,
                 remedy=f"write {form}",

@@ -57,6 +57,8 @@ def describe(
                     name=pool.name,
                     model=f"models/{pool.model}",
                     model_source=sources.get(pool.model),
+                    served_name=pool.served_name,
+                    adapters={name: f"models/{model}" for name, model in pool.adapters.items()},
                     engine=pool.engine.kind,
                     owner=pool.owner,
                     team_split=pool.team_split,
@@ -75,6 +77,7 @@ def describe(
             prices=PriceSettings(overrides=settings.prices),
             shared=shared_of(settings),
             commitments=settings.commitments,
+            carbon=settings.carbon,
             alerts=settings.alerts,
         )
     )

@@ -1,7 +1,7 @@
 """The Pulumi program for Google Cloud."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pulumi
 
@@ -168,7 +168,7 @@ def _pool(
         GpuPoolArgs(
             owned=pools.owned(settings, pool),
             capacity=pools.capacity(settings, pool),
-            template=template,
+            template=replace(template, image=pools.machine_image(settings, pool)),
             user_data=script,
             drain_deadline=pool.drain_deadline,
             after=(uploaded,),

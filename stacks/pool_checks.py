@@ -1,16 +1,35 @@
 """Checks within a pool, and between a pool and its environment."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import PurePosixPath
 from typing import Final
 
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import ModelSettings, PoolSettings, Settings
 from gpufleet.settings.problems import Problem
-from serving.engine_container import wrong_arguments
-from stacks import block_checks, efa_checks, flex_checks, pool_value_checks, reference_checks
+from serving.engine_container import LAUNCHED_NAMES, find_launch
+from serving.engines import CONTRACTS
+from serving.engines.launch import ArgumentError, EngineServer, Launch, wrong_arguments
+from serving.releases import Version
+from stacks import (
+    accelerator_checks,
+    block_checks,
+    efa_checks,
+    flex_checks,
+    pool_value_checks,
+    reference_checks,
+    slice_checks,
+)
 
+_ANY_SERVER: Final = EngineServer(
+    model_path=PurePosixPath("/model"), served_name="model", host="127.0.0.1", port=1, shutdown_timeout_s=1
+)
+_CONTAINER: Final = 10
+"""A major version so far above the known ones is the year of an image: Triton 2.71.0 is in the image 26.07."""
 SHORTEST_START: Final = timedelta(seconds=10)
 """Minimum start timeout. No engine starts faster, so with a shorter limit no instance would become ready."""
 
@@ -30,22 +49,82 @@ def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Ite
             remedy="write one of them, or add it to models",
         )
     yield from _machines(settings, pool, path, model)
+    yield from accelerator_checks.check_pool(settings, pool, path)
     yield from efa_checks.check(settings, pool, path)
     yield from flex_checks.check(settings, pool, path)
+    yield from slice_checks.check(settings, pool, path)
     yield from reference_checks.check_pool(settings, pool, path)
     yield from _engine(pool, path)
+    yield from _gate(settings, pool, path)
     yield from pool_value_checks.check(settings, pool, path)
 
 
 def _engine(pool: PoolSettings, path: str) -> Iterator[Problem]:
-    for index, error in wrong_arguments(pool.engine.args):
-        yield pool_value_checks.engine_problem(f"{path}.engine.args.{index}", error, pool.engine.args[index])
+    if (launch := find_launch(pool.engine.kind)) is None:
+        yield Problem(
+            path=f"{path}.engine.kind",
+            wrong="is not an engine that the fleet starts",
+            value=pool.engine.kind,
+            remedy=f"write one of {LAUNCHED_NAMES}",
+        )
+    else:
+        yield from _engine_arguments(pool, path, launch)
+        yield from _engine_version(pool, path, launch)
     if pool.engine.start_limit < SHORTEST_START:
         yield Problem(
             path=f"{path}.engine.start_limit",
             wrong="is too short for an engine to start",
             value=f"{pool.engine.start_limit.total_seconds():.0f}s",
             remedy="write at least 10s, or leave it out for the default, 15m",
+        )
+
+
+def _engine_arguments(pool: PoolSettings, path: str, launch: Launch) -> Iterator[Problem]:
+    wrong = list(wrong_arguments(launch, pool.engine.args))
+    for index, error in wrong:
+        yield pool_value_checks.engine_problem(f"{path}.engine.args.{index}", error, pool.engine.args[index])
+    if not wrong:
+        try:
+            launch.arguments(replace(_ANY_SERVER, args=pool.engine.args))
+        except ArgumentError as error:
+            yield pool_value_checks.engine_problem(f"{path}.engine.args", error, " ".join(pool.engine.args))
+
+
+def _engine_version(pool: PoolSettings, path: str, launch: Launch) -> Iterator[Problem]:
+    """Report a release that is missing or cannot be read: the numbers of an unknown release prove nothing."""
+    contract, version = CONTRACTS[pool.engine.kind], pool.engine.version
+    first = contract.newest if launch.since is None else Version.parse(launch.since)
+    remedy = f"write the release of {contract.title} in the image, for example {first}"
+    if version is None:
+        if contract.probes.version is None:
+            wrong = f"is missing, and {contract.title} does not report its release"
+            yield Problem(path=f"{path}.engine.version", wrong=wrong, remedy=remedy)
+        return
+    try:
+        release = Version.parse(version if re.fullmatch(r"[\w.+-]{1,60}", version, re.ASCII) else "")
+    except ValueError:
+        yield Problem(path=f"{path}.engine.version", wrong="is not a release", value=version, remedy=remedy)
+        return
+    if release.major > contract.newest.major + _CONTAINER:
+        yield Problem(path=f"{path}.engine.version", wrong="is not a release", value=version, remedy=remedy)
+    elif launch.since is not None and release < first:
+        wrong = f"is before {first}, the first release of {contract.title} that the fleet can start"
+        yield Problem(path=f"{path}.engine.version", wrong=wrong, value=version, remedy="use a newer image")
+
+
+def _needs_gate(pool: PoolSettings) -> bool:
+    launch = find_launch(pool.engine.kind)
+    return launch is not None and launch.gate is not None
+
+
+def _gate(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
+    """Only the first pool that needs the image reports that it is missing."""
+    needing = [one for one in settings.pools if _needs_gate(one)]
+    if settings.machines.gate_image is None and needing[:1] == [pool]:
+        yield Problem(
+            path=f"{path.rpartition('.pools.')[0]}.machines.gate_image",
+            wrong=f"is missing, and the engine of pool {pool.name}, {pool.engine.kind}, cannot protect itself",
+            remedy="name an HAProxy image, 2.6 or later, by its digest: it runs in front of the engine",
         )
 
 
@@ -156,6 +235,10 @@ def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSe
         except catalogue.UnknownMachineError as error:
             wrong, _, hint = str(error.args[0]).partition(": ")
             yield Problem(path=where, wrong=wrong, value=name, remedy=hint or "choose a machine type of this cloud")
+            continue
+        if (obstacle := catalogue.launch_obstacle(machine)) is not None:
+            remedy = "choose a machine type without a note in docs/reference/machines.md"
+            yield Problem(path=where, wrong=obstacle, value=name, remedy=remedy)
             continue
         usable = pool_value_checks.weights_space_gib(machine)
         if model is not None and model.weights_gib > usable:

@@ -216,8 +216,9 @@ def _control_machine(settings: Settings, root: str) -> Iterator[Problem]:
         wrong = f"is not a machine type of {settings.cloud}"
         yield Problem(path=path, wrong=wrong, value=name, remedy=f"write a machine type, for example {example}")
     elif any(machine.name == name for machine in catalogue.machines(settings.cloud)):
-        remedy = f"choose a small machine type without GPUs, for example {example}"
-        yield Problem(path=path, wrong="has GPUs, and the control host does not use them", value=name, remedy=remedy)
+        remedy = f"choose a small machine type without accelerators, for example {example}"
+        wrong = "has accelerators, and the control host does not use them"
+        yield Problem(path=path, wrong=wrong, value=name, remedy=remedy)
 
 
 def _urls(settings: Settings, root: str) -> Iterator[Problem]:

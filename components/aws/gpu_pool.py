@@ -17,7 +17,7 @@ from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import CapacityBlock, Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
-NO_OWN_MIND: Final = ["AZRebalance"]
+SUSPENDED_PROCESSES: Final = ["AZRebalance"]
 """Processes of an Auto Scaling group that would act against a watchdog. They are suspended."""
 BOOT_MAY_TAKE: Final = timedelta(minutes=30)
 HOOK_MARGIN: Final = timedelta(seconds=60)
@@ -220,7 +220,7 @@ class GpuPool(pulumi.ComponentResource):
             mixed_instances_policy=mixed_instances_policy,
             placement_group=near.name if near else None,
             capacity_rebalance=False,
-            suspended_processes=NO_OWN_MIND,
+            suspended_processes=SUSPENDED_PROCESSES,
             # the GPU may be unavailable today: the spot watchdog handles that, so `pulumi up` must not fail
             wait_for_capacity_timeout="0",
             health_check_type="EC2",

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.document import Notify, Objectives
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, Strict
-from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceOverride
+from gpufleet.settings.document.money import Budget, Carbon, Commitments, PartBudget, PriceOverride
 from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 
@@ -86,8 +87,12 @@ class ModelSettings(Strict):
 class Engine(Strict):
     """The inference engine of a pool: container image, arguments and environment variables."""
 
-    kind: Literal["vllm"] = "vllm"
+    kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")] = "vllm"
+    """A name of `gpufleet engines list` that the fleet starts."""
     image: Image
+    version: str | None = None
+    """Release of the engine in the image, for example `0.16.0`: change both together. Required for engines that do
+    not report it."""
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict[str, str])
     start_limit: Duration = timedelta(minutes=15)
@@ -159,6 +164,17 @@ class Capacity(Strict):
         return self.on_demand or self.flex_start
 
 
+class Slices(Strict):
+    """How the machine image divides each GPU of a pool. The program does not divide GPUs and starts one engine per
+    instance: the setting is for prices and checks, and was not tried on hardware."""
+
+    kind: Literal["mig", "time_slicing", "mps"]
+    profile: str | None = None
+    """MIG: the profile of all instances of a GPU, for example `1g.10gb`."""
+    replicas: Annotated[int, Field(ge=2)] | None = None
+    """Time-slicing and MPS: the number of users of each GPU."""
+
+
 class PoolSettings(Strict):
     """A pool: identical replicas of one model. `target`, `spare`, `min` and `max` are numbers of instances;
     `drain_deadline` is a duration such as `90s`.
@@ -168,6 +184,9 @@ class PoolSettings(Strict):
     model: str
     served_name: str | None = None
     """Model name that clients request; absent: the model's name."""
+    adapters: dict[str, PoolName] = Field(default_factory=dict[str, str])
+    """LoRA adapters: the model name that clients request -> the adapter's name in `models`. SGLang selects an adapter
+    by a name such as `chat:sql`: the served name, a colon, and the adapter's own name."""
     engine: Engine
     owner: Owner
     team_split: Literal["engine-seconds"] | None = None
@@ -182,6 +201,18 @@ class PoolSettings(Strict):
     """AWS: `efa` adds EFA interfaces and a cluster placement group, for engines that span machines."""
     watchdogs: Watchdogs
     objectives: Objectives = Objectives()
+    slices: Slices | None = None
+    """Absent: GPUs are not divided."""
+
+
+class AcceleratorMachines(Strict):
+    """Instances whose machine types have another kind of accelerator than NVIDIA GPUs. Not tried on hardware."""
+
+    image: str | None = None
+    """Machine image with the driver of that kind, in the form of `machines.image`. Absent: `machines.image`."""
+    exporter_image: Image | None = None
+    """Image of the kind's exporter. AMD: device-metrics-exporter 1.5 or later; Neuron: neuron-monitor. TPUs need
+    none: the node agent serves their metrics."""
 
 
 class Machines(Strict):
@@ -193,11 +224,29 @@ class Machines(Strict):
     image: str
     """Machine image: an AMI id or `resolve:ssm:<parameter>:<version>` on AWS, an image path on Google Cloud."""
     dcgm_image: Image
+    """Image of dcgm-exporter, for instances with NVIDIA GPUs."""
+    accelerators: dict[AcceleratorKind, AcceleratorMachines] = Field(
+        default_factory=dict[AcceleratorKind, AcceleratorMachines]
+    )
+    """Kind of accelerator (`amd`, `neuron` or `tpu`) -> what its instances need."""
     node_exporter_image: Image | None = None
     """Present: instances also run the node exporter on port 9100 (metrics of the operating system)."""
+    gate_image: Image | None = None
+    """HAProxy 2.6 or later. It runs on each instance in front of an engine that cannot protect itself (gate in
+    docs/reference/engines.md). Required if a pool has one."""
     disk_gib: Positive = 100
     disk_iops: Positive = 3000
     disk_mib_per_second: Positive = 125
+
+    def image_of(self, kind: AcceleratorKind) -> str:
+        """Return the machine image of instances with this kind of accelerator."""
+        own = self.accelerators.get(kind)
+        return own.image if own is not None and own.image is not None else self.image
+
+    def images(self) -> dict[str, str]:
+        """Return all machine images, by their path below `machines`."""
+        own = {f"accelerators.{kind}.image": one.image for kind, one in self.accelerators.items()}
+        return {"image": self.image, **{path: image for path, image in own.items() if image is not None}}
 
 
 class ControlHostSettings(Strict):
@@ -279,6 +328,7 @@ class Settings(Strict):
     """Rules for GPU instances of the account outside all pools; absent: they are only listed."""
     prices: tuple[PriceOverride, ...] = ()
     commitments: Commitments = Commitments()
+    carbon: Carbon | None = None
     alerts: AlertsEntry = AlertsEntry()
     """Alert thresholds that differ from the defaults."""
     control: ControlHostSettings | None = None

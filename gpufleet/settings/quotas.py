@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.model import CapacityType, Cloud, Instance
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 
@@ -15,9 +16,14 @@ AWS_CODES: Final = {
     ("P", True): "L-7212CCBC",
     ("P5", False): "L-417A185B",
     ("P5", True): "L-C4BD4855",
+    ("P6", False): "L-417A185B",
+    ("Inf", False): "L-1945791B",
+    ("Inf", True): "L-B5D1601B",
+    ("Trn", False): "L-2C3B7624",
+    ("Trn", True): "L-6B0D517C",
 }
 """(family, whether spot) -> code in EC2's Service Quotas, in vCPUs of running instances. Families: G and VT, P (P2
-to P4), P5."""
+to P4), P5, P6 (its spot quota is unknown), Inf, Trn."""
 GOOGLE_METRICS: Final = {
     "T4": "NVIDIA_T4_GPUS",
     "L4": "NVIDIA_L4_GPUS",
@@ -101,6 +107,9 @@ def _largest_use(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tu
     label = f"{chosen.name} {kind}"
     if cloud is Cloud.AWS:
         return AWS_CODES.get((_family(chosen.name), spot)), "vCPUs", chosen.vcpus, label
+    if chosen.accelerator is AcceleratorKind.TPU:
+        # TPU chips have quotas by family, which no regional metric shows
+        return None, "TPU chips", chosen.gpu_count, label
     metric = GOOGLE_METRICS.get(chosen.gpu)
     if metric is not None and spot:
         metric = f"PREEMPTIBLE_{metric}"
@@ -108,10 +117,12 @@ def _largest_use(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tu
 
 
 def _family(name: str) -> str:
-    """Return G, P or P5; empty for newer families, whose quota is unknown here."""
-    stem = name.split(".")[0].split("-")[0]
-    if stem.startswith("g"):
-        return "G"
-    if stem.startswith(("p2", "p3", "p4")):
-        return "P"
-    return "P5" if stem.startswith("p5") else ""
+    """Return the family of `AWS_CODES`; empty for newer families, whose quota is unknown here."""
+    return next((family for start, family in _FAMILIES if name.startswith(start)), "")
+
+
+_FAMILIES: Final = (
+    *(("g", "G"), ("p2", "P"), ("p3", "P"), ("p4", "P"), ("p5", "P5"), ("p6", "P6")),
+    *(("inf", "Inf"), ("trn", "Trn")),
+)
+"""Beginning of the machine type's name -> family."""

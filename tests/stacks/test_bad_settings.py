@@ -16,6 +16,12 @@ P5 = {
     "pools.0.capacity.reserved.0.machine_type": "p5.48xlarge",
     "pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
 }
+LMDEPLOY, DYNAMO = (
+    {"kind": kind, "image": f"registry.example/{kind}@sha256:" + "a" * 64, "version": version}
+    for kind, version in (("lmdeploy", "0.16.0"), ("dynamo", "1.6.1"))
+)
+TRITON = {**LMDEPLOY, "kind": "triton", "version": "2.71.0"}
+GATE = {"machines.gate_image": "registry.example/haproxy@sha256:" + "a" * 64}
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("spare above max", AWS, {"pools.0.spare": 50},
      "pools.0.spare: is above max 12 (is 50); lower it"),
@@ -60,19 +66,59 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "docs/security.md lists"),
     ("arg shortened", AWS, {"pools.0.engine.args": ["--max-model", "8192"]},
      "pools.0.engine.args.0: is not allowed in settings (is '--max-model'); remove it or write "
-     "--max-model-len or --max-num-seqs"),
+     "--max-model-len or --max-num-seqs or --max-loras"),
     ("arg of an unsafe format", AWS, {"pools.0.engine.args": ["--load-format", "pt"]},
      "pools.0.engine.args.1: 'pt' is not safe to load (is 'pt'); write one of auto, dummy, fastsafetensors, "
      "runai_streamer, safetensors"),
     ("env that opens pages", AWS, {"pools.0.engine.env": {"VLLM_SERVER_DEV_MODE": "1"}},
      "pools.0.engine.env.VLLM_SERVER_DEV_MODE: is not allowed in settings (is 'VLLM_SERVER_DEV_MODE'); "
      "remove it"),
+    ("engine without a release of its own", AWS, {**GATE, "pools.0.engine": {**LMDEPLOY, "version": None}},
+     "pools.0.engine.version: is missing, and LMDeploy does not report its release; write the release of LMDeploy in "
+     "the image, for example 0.15.0"),
+    ("release that lacks the arguments", AWS, {**GATE, "pools.0.engine": {**DYNAMO, "version": "0.9.0"}},
+     "pools.0.engine.version: is before 1.0.0, the first release of Dynamo that the fleet can start (is '0.9.0'); "
+     "use a newer image"),
+    ("number of a container", AWS, {**GATE, "pools.0.engine": {**TRITON, "version": "26.07"}},
+     "pools.0.engine.version: is not a release (is '26.07'); write the release of Triton in the image, for example "
+     "2.61.0"),
+    ("release with a line break", AWS, {**GATE, "pools.0.engine": {**DYNAMO, "version": "1.6.1\nx"}},
+     "pools.0.engine.version: is not a release (is '1.6.1\\nx'); write the release of Dynamo in the image, for "
+     "example 1.0.0"),
+    ("value that Triton cannot give to vLLM", AWS,
+     {**GATE, "pools.0.engine": {**TRITON, "args": ["--max-model-len", "8k"]}},
+     "pools.0.engine.args: expected a whole number, got '8k' (is '--max-model-len 8k'); write digits only"),
+    ("flag of another engine", AWS, {**GATE, "pools.0.engine": {**LMDEPLOY, "args": ["--max-model-len", "8192"]}},
+     "pools.0.engine.args.0: is not allowed in settings (is '--max-model-len'); remove it or write "
+     "--language-model-only"),
+    ("split of LMDeploy over more GPUs", AWS, {**GATE, "pools.0.engine": {**LMDEPLOY, "args": ["--tp", "8"]}},
+     "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is '--tp'); choose machine types "
+     "with at least 8 GPUs, or split the model over fewer"),
+    ("name that Triton cannot store", AWS, {**GATE, "pools.0.engine": TRITON, "pools.0.served_name": "meta/llama"},
+     "pools.0.served_name: is not a name under which Triton serves a model (is 'meta/llama'); write letters, digits "
+     "and . _ - and begin with a letter or a digit"),
     ("arg api key value", AWS, {"pools.0.engine.args": ["--seed", HUB]},
      "pools.0.engine.args.1: looks like a Hugging Face token; remove it and change the secret; engines load "
      "models from the bucket and need no secret"),
-    ("a4x spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4x-highgpu-4g"]},
-     "pools.0.capacity.spot.machine_types.0: no gcp machine type 'a4x-highgpu-4g' in the catalogue (is "
-     "'a4x-highgpu-4g'); did you mean a4-highgpu-8g or a3-highgpu-4g or a2-highgpu-4g?"),
+    ("unknown type on spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4y-highgpu-8g"]},
+     "pools.0.capacity.spot.machine_types.0: no gcp machine type 'a4y-highgpu-8g' in the catalogue (is "
+     "'a4y-highgpu-8g'); did you mean a4-highgpu-8g or a3-highgpu-8g or a2-highgpu-8g?"),
+    ("arm on spot", GCP, {"pools.0.capacity.spot.machine_types": ["a4x-highgpu-4g"]},
+     "pools.0.capacity.spot.machine_types.0: has arm64 CPUs, which pools cannot launch yet (is 'a4x-highgpu-4g'); "
+     "choose a machine type without a note in docs/reference/machines.md"),
+    ("fraction on spot", AWS, {"pools.0.capacity.spot.machine_types": ["g6f.xlarge"]},
+     "pools.0.capacity.spot.machine_types.0: has a fraction of a GPU and needs the vGPU driver, which pools cannot "
+     "launch yet (is 'g6f.xlarge'); choose a machine type without a note in docs/reference/machines.md"),
+    ("tpu on spot", GCP, {"pools.0.capacity.spot.machine_types": ["ct6e-standard-4t"]},
+     "pools.0.capacity: has machine types with NVIDIA GPUs and Google Cloud TPUs (is 'g2-standard-12, "
+     "ct6e-standard-4t, g2-standard-16'); write a pool for each: the engine's image and the machine image are of one "
+     "kind"),
+    ("neuron on spot", AWS, {"pools.0.capacity.spot.machine_types": ["trn1.32xlarge"]},
+     "pools.0.capacity: has machine types with NVIDIA GPUs and AWS Neuron devices (is 'g6e.xlarge, trn1.32xlarge, "
+     "g6.2xlarge, g5.2xlarge'); write a pool for each: the engine's image and the machine image are of one kind"),
+    ("gaudi on spot", AWS, {"pools.0.capacity.spot.machine_types": ["dl1.24xlarge"]},
+     "pools.0.capacity.spot.machine_types.0: machine type 'dl1.24xlarge' has Intel Gaudi accelerators, which this "
+     "project has no metrics contract for (is 'dl1.24xlarge'); choose a machine type of the catalogue"),
     ("weights NaN", AWS, {"models.0.weights_gib": float("nan")},
      "models.0.weights_gib: input should be a finite number (is nan)"),
     ("weights inf", AWS, {"models.0.weights_gib": float("inf")},
@@ -177,8 +223,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "control.machine_type: is not a machine type of aws (is 'e2-small'); write a machine type, for example "
      "m6i.large"),
     ("control gpu machine", AWS, {"control.machine_type": "p5.48xlarge"},
-     "control.machine_type: has GPUs, and the control host does not use them (is 'p5.48xlarge'); choose a small "
-     "machine type without GPUs, for example m6i.large"),
+     "control.machine_type: has accelerators, and the control host does not use them (is 'p5.48xlarge'); choose a "
+     "small machine type without accelerators, for example m6i.large"),
     ("drain deadline 0", AWS, {"pools.0.drain_deadline": "0s"},
      "pools.0.drain_deadline: must be above 0s (is '0s'); write the time that running requests may take, for "
      "example 90s"),
@@ -200,6 +246,11 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
      "pools.0.watchdogs.idle.window: must be above 0s (is '0s'); write the time for which an instance must be "
      "idle, for example 30m"),
+    ("idle window shorter than its engine's", AWS,
+     {"pools.0.engine": {"kind": "sglang", "image": f"registry.example/sglang@sha256:{'a' * 64}"},
+      "pools.0.watchdogs.idle.window": "59s"},
+     "pools.0.watchdogs.idle.window: is too short: the metrics of SGLang prove idleness over 1m or more (is "
+     "'59s'); write 1m or more"),
     ("idle coverage 2", AWS, {"pools.0.watchdogs.idle.coverage": 2},
      "pools.0.watchdogs.idle.coverage: input should be less than or equal to 1 (is 2)"),
     ("idle coverage nan", AWS, {"pools.0.watchdogs.idle.coverage": float("nan")},
@@ -267,16 +318,47 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      [{**TERM, "name": "n", "usd_per_hour": "5", "rates": {"g6e.xlage": "1"}}]}},
      "commitments.spends.0.rates.g6e.xlage: no aws machine type 'g6e.xlage' in the catalogue (is "
      "'g6e.xlage'); did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
+    ("grid factor without a source", AWS, {"carbon": {"grams_per_kwh": "379"}}, "carbon.source: is missing"),
+    ("grid factor with an empty source", AWS, {"carbon": {"grams_per_kwh": "379", "source": " "}},
+     "carbon.source: is empty; write the list and the year that state the factor (is ' ')"),
+    ("grid factor in milligrams", AWS, {"carbon": {"grams_per_kwh": "379000", "source": "a list"}},
+     "carbon.grams_per_kwh: input should be less than or equal to 3000 (is '379000')"),
+    ("PUE below 1", AWS, {"carbon": {"grams_per_kwh": "379", "source": "a list", "pue": "0.9"}},
+     "carbon.pue: input should be greater than or equal to 1 (is '0.9')"),
     ("model source creds", AWS, {"models.0.source": "hf://user:pass@org/name"},
      "models.0.source: contains more than a location; remove user names, passwords and `..` from it"),
     ("model source dotdot", AWS, {"models.0.source": "s3://bucket/../x"},
      "models.0.source: contains more than a location; remove user names, passwords and `..` from it"),
     ("served_name empty", AWS, {"pools.0.served_name": ""},
      "pools.0.served_name: is not a name that requests can use (is ''); write letters, digits and . _ / : - "
-     "without spaces"),
+     "without spaces, and begin with a letter or digit"),
+    ("served_name begins with a slash", AWS, {"pools.0.served_name": "/chat"},
+     "pools.0.served_name: is not a name that requests can use (is '/chat'); write letters, digits and . _ / : - "
+     "without spaces, and begin with a letter or digit"),
     ("served_name quotes", AWS, {"pools.0.served_name": "a b\n"},
      "pools.0.served_name: is not a name that requests can use (is 'a b\\n'); write letters, digits and . _ / : "
-     "- without spaces"),
+     "- without spaces, and begin with a letter or digit"),
+    ("adapter name with a space", AWS, {"pools.0.adapters": {"a b": "chat-70b"}},
+     "pools.0.adapters.a b: is not a name that requests can use (is 'a b'); write letters, digits and . _ / : - "
+     "without spaces, and begin with a letter or digit"),
+    ("adapter of an unknown model", AWS, {"pools.0.adapters": {"sql": "chat-sql"}},
+     "pools.0.adapters.sql: is not one of the models chat-70b, chat-8b (is 'chat-sql'); write one of them, or add "
+     "it to models"),
+    ("adapter is the model", AWS, {"pools.0.adapters": {"sql": "chat-8b"}},
+     "pools.0.adapters.sql: is the model of pool chat itself (is 'chat-8b'); write the name of an adapter"),
+    ("adapter named as a pool's model", AWS, {"pools.0.adapters": {"chat-70b": "chat-70b"}},
+     "pools.0.adapters.chat-70b: is also the served name of pool chat-large (is 'chat-70b'); write another name"),
+    ("adapter of two pools with different models", AWS,
+     {"pools.0.adapters": {"sql": "chat-70b"}, "pools.1.adapters": {"sql": "chat-8b"}},
+     "pools.1.adapters.sql: is also an adapter of pool chat, with another model (is 'sql'); write another name"),
+    ("too many adapters", AWS, {"pools.0.adapters": {f"a{n}": "chat-70b" for n in range(33)}},
+     "pools.0.adapters: has 33 adapters, and an instance loads at most 32; use several pools"),
+    ("adapter of SGLang without its model", AWS,
+     {"pools.0.engine.kind": "sglang", "pools.0.engine.args": [], "pools.0.adapters": {"sql": "chat-70b"}},
+     "pools.0.adapters.sql: this engine selects an adapter by the served name, a colon, and the adapter's own name "
+     "(is 'sql'); write chat-8b:sql"),
+    ("adapters as flags", AWS, {"pools.0.engine.args": ["--lora-modules", "sql=/tmp/x"]},
+     "pools.0.engine.args.0: is set by the node agent (is '--lora-modules'); remove it from the settings"),
     ("canary other model same served name", AWS, {"pools.1.served_name": "chat-8b"},
      "pools.1.served_name: is also the served name of pool chat, which serves chat-8b, not chat-70b (is "
      "'chat-8b'); write another name, or serve the same model in both pools"),
@@ -345,6 +427,11 @@ def test_an_error_is_one_line(config: dict[str, Any], changes: dict[str, Any], e
     assert problems(changed(config, changes)) == [
         expected.removeprefix("/") if expected[0] == "/" else f"{FLEET}.{expected}"
     ]
+
+
+@pytest.mark.parametrize("engine", [LMDEPLOY, DYNAMO, TRITON], ids=lambda engine: engine["kind"])
+def test_engines_behind_a_gate_are_accepted(engine: dict[str, Any]) -> None:
+    assert problems(changed(AWS, {**GATE, "pools.0.engine": engine})) == []
 
 
 def test_a_switch_is_not_a_secret_whatever_its_name() -> None:

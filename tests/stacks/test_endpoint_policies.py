@@ -98,10 +98,11 @@ def test_with_nat_the_s3_endpoint_has_no_policy(tmp_path: Path) -> None:
     assert s3.inputs.get("policy") is None
 
 
-def test_images_come_only_from_registries_in_the_settings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["machines.dcgm_image", "machines.gate_image"])
+def test_images_come_only_from_registries_in_the_settings(tmp_path: Path, setting: str) -> None:
     central = "444455556666"
-    image = f"{central}.dkr.ecr.{REGION}.amazonaws.com/dcgm@sha256:{'0' * 64}"
-    found = policies(tmp_path, {"machines.dcgm_image": image})
+    image = f"{central}.dkr.ecr.{REGION}.amazonaws.com/image@sha256:{'0' * 64}"
+    found = policies(tmp_path, {setting: image})
     for name in ("ecr.api", "ecr.dkr"):
         for owner, passes in ((ACCOUNT, True), (central, True), (OTHER_ACCOUNT, False)):
             assert allowed(found[name], "ecr:BatchGetImage", "arn:aws:ecr:x", by(ACCOUNT, owner)) is passes

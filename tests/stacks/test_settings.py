@@ -20,6 +20,9 @@ POOL0, SPOT0 = f"{FLEET}.pools.0", "pools.0.capacity.spot"
 P5 = {"pools.0.capacity.reserved.0.machine_type": "p5.48xlarge"}
 BLOCK = {"starts": "2026-12-01T11:30:00Z", "ends": "2026-12-15T11:30:00Z"}
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("engine without a key and without a gate", AWS, {"pools.1.engine.kind": "trtllm", "pools.1.engine.args": []},
+     f"{FLEET}.machines.gate_image: is missing, and the engine of pool chat-large, trtllm, cannot protect itself; "
+     "name an HAProxy image, 2.6 or later, by its digest: it runs in front of the engine"),
     ("unknown machine type", AWS, {f"{SPOT0}.machine_types.0": "g6e.xlage"},
      f"{POOL0}.capacity.spot.machine_types.0: no aws machine type 'g6e.xlage' in the catalogue (is 'g6e.xlage'); "
      "did you mean g6e.xlarge or g6e.8xlarge or g6e.4xlarge?"),
@@ -204,6 +207,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
      f"{POOL0}.engine.start_limit: is too short for an engine to start (is '0s'); write at least 10s, or "
      "leave it out for the default, 15m"),
+    ("release of an engine that is not one", AWS, {"pools.0.engine.version": "latest"},
+     f"{POOL0}.engine.version: is not a release (is 'latest'); write the release of vLLM in the image, for example "
+     "0.18.0"),
     ("money that is not exact", AWS, {"budget.usd_per_month": 0.1},
      f"{FLEET}.budget.usd_per_month: "
      "write money and shares as text or a whole number, because 0.1 is not exact (is 0.1)"),
@@ -251,7 +257,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("exception that has ended", AWS,
      {"policies.exceptions": [{"rule": "imdsv2", "resource": "*", "owner": "ops", "reason": "r",
                               "until": "2026-01-01"}]},
-     f"{FLEET}.policies.exceptions.0.until: is in the past, so the exception is not valid any more (is "
+     f"{FLEET}.policies.exceptions.0.until: is in the past, so the exception is no longer valid (is "
      "'2026-01-01'); remove it, or agree with its owner on a later day"),
     ("a pool that is not a map", AWS, {"pools.1": "chat"}, f"{FLEET}.pools.1: "
      "input should be a valid dictionary or instance of PoolSettings (is 'chat')"),
@@ -279,6 +285,13 @@ def test_an_instance_receives_the_start_limit_of_its_engine() -> None:
         for pool in parsed.pools[:2]
     ]
     assert limits == [2400, 900]
+
+
+def test_an_instance_receives_the_release_of_its_engine() -> None:
+    parsed = reading.parse(changed(AWS, {"pools.0.engine.version": "v0.32.0.post1"}), "file", TODAY)
+    engines = [to_json(instance_settings(parsed, pool, CapacityType.SPOT))["engine"] for pool in parsed.pools[:2]]
+    assert engines[0]["version"] == "v0.32.0.post1"
+    assert "version" not in engines[1], "the user data of other pools does not change"
 
 
 def test_two_errors_are_both_shown() -> None:

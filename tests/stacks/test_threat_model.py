@@ -116,7 +116,7 @@ CALLS: Final[Mapping[str, Sequence[Call]]] = {
         on_group("SetDesiredCapacity", "compute.instanceGroupManagers.update", "dev"),
         on_group("TerminateInstanceInAutoScalingGroup", "compute.instanceGroupManagers.update", "dev"),
     ],
-    "answer for lifecycle hooks": [on_group("CompleteLifecycleAction", None, "prod")],
+    "complete lifecycle hooks": [on_group("CompleteLifecycleAction", None, "prod")],
     "mark instances as idle or kept": [
         on_instance("CreateTags", "compute.instances.setLabels", "prod", tags.IDLE_SINCE),
         on_instance("DeleteTags", "compute.instances.setLabels", "prod", tags.KEEP_UNTIL),

@@ -18,7 +18,15 @@ from gpufleet.domain.policies import IdlePolicy
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
 from gpufleet.settings.document.ledger import why_unverified
-from gpufleet.settings.document.money import Budget, Commitments, PartBudget, PriceSettings, SharedEntry, Unpriced
+from gpufleet.settings.document.money import (
+    Budget,
+    Carbon,
+    Commitments,
+    PartBudget,
+    PriceSettings,
+    SharedEntry,
+    Unpriced,
+)
 from gpufleet.settings.document.orders import OrderKeys, is_of_environment, secret_names_begin
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
 from gpufleet.settings.problems import from_validation
@@ -98,6 +106,10 @@ class Pool(Strict):
     model: str
     model_source: str | None = None
     """Source of the model, such as `hf://org/name@revision`; measurements are matched by it."""
+    served_name: str | None = None
+    """Model name that clients request; absent: the last part of `model`."""
+    adapters: dict[str, str] = Field(default_factory=dict[str, str])
+    """LoRA adapters: model name that clients request -> model in the bucket, as `models/chat-sql`."""
     engine: str
     owner: str
     team_split: str | None = None
@@ -120,6 +132,11 @@ class Pool(Strict):
         if not self.min <= self.target <= self.max:
             raise ValueError(f"target {self.target} is outside {self.min} to {self.max}")
         return self
+
+    @property
+    def requested_name(self) -> str:
+        """The value of `model` in clients' requests."""
+        return self.served_name or self.model.rstrip("/").rpartition("/")[2]
 
     def groups_of(self, capacity_type: CapacityType) -> tuple[GroupEntry, ...]:
         return tuple(group for group in self.groups if group.type is capacity_type)
@@ -155,6 +172,8 @@ class FleetDocument(Strict):
     prices: PriceSettings = PriceSettings()
     shared: tuple[SharedEntry, ...] = ()
     commitments: Commitments = Commitments()
+    carbon: Carbon | None = None
+    """The grid factor; null: CO2e is unknown."""
     alerts: AlertsEntry = AlertsEntry()
     _of_bucket: bool = PrivateAttr(default=False)
 
@@ -239,6 +258,8 @@ def render(document: FleetDocument) -> str:
     if (budget := document.budget) is not None:
         omitted = {"stop_growth_at_usd_per_hour": budget.stop_growth_at_usd_per_hour is None}
         excluded["budget"] = omitted | {"unpriced": budget.unpriced is Unpriced.WARN}
+    if document.carbon is None:
+        excluded["carbon"] = True
     if document.router.machines is None:
         excluded["router"] = {"machines"}
     excluded["pools"] = {number: _omitted(pool) for number, pool in enumerate(document.pools)}
@@ -249,7 +270,10 @@ def _omitted(pool: Pool) -> dict[str, Any]:
     """Return the fields of a pool that are omitted from the JSON."""
     idle, spot = pool.watchdogs.idle, pool.watchdogs.spot
     return {
+        "served_name": pool.served_name is None,
         "boot_limit": pool.boot_limit == BOOT_LIMIT,
+        # pydantic accepts no False for a dictionary
+        **({} if pool.adapters else {"adapters": True}),
         "watchdogs": {
             "idle": {"stop_price": idle is not None and idle.stop_price == IdlePolicy().stop_price},
             "spot": {"max_starts_per_hour": spot is not None and spot.max_starts_per_hour is None},

@@ -21,7 +21,7 @@ class AlertsEntry(Strict):
     gpu_active_for: Duration = timedelta(minutes=15)
     gpu_memory_above: Share = 0.90
     gpu_memory_growth: Share = 0.02
-    """Growth within an hour, as a share of the memory. vLLM allocates memory at start, so growth is unusual."""
+    """Growth within an hour, as a share of the memory. Engines allocate memory at start, so growth is unusual."""
     temperature_above: MoreThanZero = 83
     """°C."""
     tokens_drop: Share = 0.20

@@ -4,7 +4,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from gpufleet.settings.document.fields import ExactDecimal, Strict
 
@@ -63,6 +63,25 @@ class PriceOverride(Strict):
 
 class PriceSettings(Strict):
     overrides: tuple[PriceOverride, ...] = ()
+
+
+class Carbon(Strict):
+    """The grid factor of the environment's region: grams of CO2e per kWh, with its source and its year. CO2e of the
+    accelerators' energy in reports is computed with it. Absent: CO2e is unknown, because there is no default."""
+
+    grams_per_kwh: Annotated[ExactDecimal, Field(le=3_000)]
+    """At most 3,000: more than any grid, so a larger number has another unit."""
+    source: Annotated[str, Field(max_length=200)]
+    pue: Annotated[ExactDecimal, Field(ge=1, le=5)] | None = None
+    """Energy of the whole facility divided by the energy of its machines. It multiplies CO2e, not energy. Absent: not
+    applied."""
+
+    @field_validator("source")
+    @classmethod
+    def _not_blank(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is empty; write the list and the year that state the factor")
+        return value
 
 
 class SharedEntry(Strict):

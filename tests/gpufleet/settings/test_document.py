@@ -22,6 +22,15 @@ def test_newer_fields_are_written_only_if_they_differ_from_the_default() -> None
     assert document.parse(document.render(wanted), "again") == wanted
 
 
+def test_a_served_name_is_written_only_if_it_is_set() -> None:
+    whole = a_document()
+    plain = document.parse(json.dumps(whole), "fleet.json")
+    assert "served_name" not in document.render(plain)
+    named = {**whole, "pools": [pool | {"served_name": f"{pool['name']}-name"} for pool in whole["pools"]]}
+    found = document.parse(json.dumps(named), "fleet.json")
+    assert document.parse(document.render(found), "again") == found
+
+
 @pytest.mark.parametrize("with_ceilings", [False, True])
 def test_earlier_releases_read_a_document_without_ceilings(with_ceilings: bool) -> None:
     whole = a_document()

@@ -58,7 +58,10 @@ def fleet(cloud: str, most: int, *groups: dict[str, Any]) -> FleetDocument:
             id="flex-start is preemptible to Google's quotas",
         ),
         pytest.param(
-            fleet("aws", 1, group("on-demand", "o", 1, "p6-b200.48xlarge")), [(None, 192)], id="no quota known"
+            fleet("aws", 1, group("on-demand", "o", 1, "p6-b200.48xlarge")), [("L-417A185B", 192)], id="P6 on-demand"
+        ),
+        pytest.param(
+            fleet("aws", 1, group("spot", "s", 1, "p6-b200.48xlarge")), [(None, 192)], id="P6 on spot is unknown"
         ),
     ],
 )
@@ -102,7 +105,9 @@ SPOT, ON_DEMAND = "L-3819A6DF", "L-DB2E81BA"
         pytest.param((("g6.xlarge", "spot"), ("g6.2xlarge", "spot")), [(SPOT, 4 + 8)], id="added up"),
         pytest.param((("g6.xlarge", "reserved"), ("g6.xlarge", "on-demand")), [(ON_DEMAND, 8)], id="one quota"),
         pytest.param((("m6i.large", "on-demand"),), [], id="a machine that is not in the catalogue"),
-        pytest.param((("p6-b200.48xlarge", "on-demand"),), [], id="no quota known"),
+        pytest.param((("p6-b200.48xlarge", "spot"),), [], id="no quota known"),
+        pytest.param((("inf2.8xlarge", "on-demand"),), [("L-1945791B", 32)], id="Inferentia"),
+        pytest.param((("trn1.32xlarge", "spot"),), [("L-6B0D517C", 128)], id="Trainium on spot"),
     ],
 )
 def test_running_instances_are_counted(
@@ -110,6 +115,12 @@ def test_running_instances_are_counted(
 ) -> None:
     found = uses(Cloud.AWS, [machine(name, kind) for name, kind in instances])
     assert [(use.quota, use.used) for use in found] == expected
+
+
+def test_tpu_chips_have_no_readable_quota() -> None:
+    (need,) = needs(fleet("gcp", 2, group("on-demand", "o", 2, "ct6e-standard-4t")))
+    assert (need.quota, need.unit, need.most) == (None, "TPU chips", 8)
+    assert uses(Cloud.GCP, [machine("ct6e-standard-4t", "on-demand")]) == ()
 
 
 def test_terminated_instances_are_not_counted() -> None:

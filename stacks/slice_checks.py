@@ -1,0 +1,49 @@
+"""Checks of how a pool's GPUs are divided."""
+
+from collections.abc import Iterator
+
+from gpufleet.domain import catalogue
+from gpufleet.domain.slices import MIG_GPUS, plain
+from gpufleet.settings.environment import PoolSettings, Settings
+from gpufleet.settings.problems import Problem
+
+
+def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
+    """Yield every problem of a pool's slices."""
+    slices, where = pool.slices, f"{path}.slices"
+    if slices is None:
+        return
+    needs, other = ("profile", "replicas") if slices.kind == "mig" else ("replicas", "profile")
+    if getattr(slices, other) is not None:
+        yield Problem(path=f"{where}.{other}", wrong=f"is not a setting of {slices.kind}", remedy="remove it")
+    if getattr(slices, needs) is None:
+        remedy = "write a MIG profile such as 1g.10gb" if needs == "profile" else "write the users of each GPU"
+        yield Problem(path=f"{where}.{needs}", wrong="is missing", remedy=remedy)
+        return
+    for name in machine_types(pool):
+        yield from _machine(settings, slices.profile, f"{where}.profile", name)
+
+
+def machine_types(pool: PoolSettings) -> list[str]:
+    """All machine types of a pool, each once."""
+    bought = pool.capacity
+    names = [one.machine_type for one in bought.reserved]
+    names += [name for one in (bought.spot, bought.on_demand) if one is not None for name in one.machine_types]
+    names += [] if bought.flex_start is None else [bought.flex_start.machine_type]
+    return list(dict.fromkeys(names))
+
+
+def _machine(settings: Settings, profile: str | None, path: str, name: str) -> Iterator[Problem]:
+    try:
+        machine = catalogue.machine(settings.cloud, name)
+    except catalogue.UnknownMachineError:
+        return  # the check of machine types reports it
+    if profile is None:
+        return
+    known = MIG_GPUS.get(machine.gpu)
+    if known is None:
+        wrong = f"needs a GPU with MIG, and {name} has {machine.gpu}"
+        yield Problem(path=path, wrong=wrong, value=profile, remedy="remove slices, or choose other machine types")
+    elif plain(profile) not in known.profiles:
+        wrong = f"is not a profile of {machine.gpu} ({name})"
+        yield Problem(path=path, wrong=wrong, value=profile, remedy=f"write one of {', '.join(known.profiles)}")
