@@ -22,7 +22,7 @@ from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_
 if TYPE_CHECKING:
     from gpufleet.clouds.gcp.inventory import GoogleInventory
 
-KEY_AGAIN_S: Final = 30.0
+KEY_RETRY_S: Final = 30.0
 """Seconds between two attempts to read the engine key: a store that does not respond would delay every read of the
 fleet.
 """
@@ -49,7 +49,7 @@ class LiveFleet:
         self._clock = clock
         self._key_place = ""
         self._key: str | OSError = ""
-        self._key_again_at = 0.0
+        self._key_retry_at = 0.0
 
     @property
     def policy_url(self) -> str:
@@ -101,8 +101,8 @@ class LiveFleet:
             raise OSError(
                 "the fleet document contains no engine key: an earlier release wrote it; run `pulumi up` of this one"
             )
-        if place != self._key_place or (isinstance(self._key, OSError) and self._clock() >= self._key_again_at):
-            self._key_place, self._key_again_at = place, self._clock() + KEY_AGAIN_S
+        if place != self._key_place or (isinstance(self._key, OSError) and self._clock() >= self._key_retry_at):
+            self._key_place, self._key_retry_at = place, self._clock() + KEY_RETRY_S
             try:
                 self._key = _engine_key(place, document.region)
             except OSError as error:

@@ -246,7 +246,9 @@ def _print_status(known: dict[str, Any]) -> None:
         servers: list[Mapping[str, object]] = pool["servers"] or [{}]
         for server in servers:
             cells = [server.get(k, "-") for k in ("instance", "address", "status", "agent", "sessions", "requests")]
-            table.add_row(pool["name"], pool["model"], *(str(cell) for cell in cells))
+            # routers of earlier releases list no adapters
+            models = ", ".join([pool["model"], *pool.get("adapters", ())])
+            table.add_row(pool["name"], models, *(str(cell) for cell in cells))
     STDOUT.print(f"{known['environment'] or 'no fleet yet'} at {known['bind']}, {known['at']}")
     STDOUT.print(table)
     for pool, number in known["held"].items():

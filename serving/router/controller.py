@@ -76,7 +76,7 @@ class Controller:
         """Start HAProxy with the last router's inputs, or without pools: it answers 503 until a document arrives."""
         self._inputs = self._sources.kept()
         if self._inputs.document is None:
-            self.log.info("fleet_document", outcome="waiting", detail="requests get 503 until there is one")
+            self.log.info("fleet_document", outcome="waiting", detail="requests get 503 until a document is read")
         self.certificate.prepare(time.time())
         self.activator.start()
         self._start_haproxy()

@@ -14,7 +14,7 @@ from serving.router.policy import RouterPolicy, parse_policy, render_policy
 from serving.router.settings import RouterPaths
 from serving.router.topology import Replica, Topology, from_document
 
-BELIEVED_S: Final = 600.0
+REPLICAS_VALID_S: Final = 600.0
 """Maximum age of stored replicas in seconds: after that, the cloud may have reused an address."""
 WRITTEN_EVERY_S: Final = 60.0
 
@@ -110,14 +110,14 @@ class RouterSources:
             found = [
                 Replica(**one | {"capacity_type": CapacityType(one["capacity_type"])}) for one in known["replicas"]
             ]
-            lately = 0 <= now - float(known["at"]) <= BELIEVED_S
+            is_recent = 0 <= now - float(known["at"]) <= REPLICAS_VALID_S
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, TypeError, KeyError) as error:
             self._note("kept replicas", f"the replicas that the last router stored cannot be used: {error}")
             return ()
         pools = {pool.name for pool in topology.pools}
-        return tuple(replica for replica in found if replica.pool in pools) if lately else ()
+        return tuple(replica for replica in found if replica.pool in pools) if is_recent else ()
 
     def keep_replicas(self, replicas: tuple[Replica, ...], now: float) -> None:
         """Store a complete inventory when it has changed, and at regular intervals."""

@@ -38,6 +38,7 @@ def describe(  # noqa: PLR0913
             {
                 "name": pool.name,
                 "model": pool.served_name,
+                "adapters": list(pool.adapters),
                 "servers": [_server(server, excluded) for server in servers if server.pool == pool.name],
             }
             for pool in inputs.topology.pools

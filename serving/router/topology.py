@@ -39,6 +39,8 @@ class PoolEntry:
     name: str
     served_name: str
     """The value of `model` in clients' requests."""
+    adapters: tuple[str, ...] = ()
+    """Values of `model` that select a LoRA adapter of this pool."""
     groups: frozenset[str] = frozenset()
     """Names of its scaling groups. Instances outside these groups are not replicas."""
 
@@ -52,10 +54,13 @@ class Topology:
 
     @property
     def models(self) -> Mapping[str, str]:
-        """Model name to its default pool: the first pool of the document that serves it."""
+        """Name of a model or adapter to its default pool: the first pool of the document that serves it."""
         found: dict[str, str] = {}
         for pool in self.pools:
             found.setdefault(pool.served_name, pool.name)
+        for pool in self.pools:
+            for name in pool.adapters:
+                found.setdefault(name, pool.name)
         return found
 
 
@@ -77,19 +82,23 @@ def pool_of(backend: str) -> str:
 
 
 def from_document(document: FleetDocument) -> Topology:
-    """Read the pools. The served name is the last part of the pool's model path (`models/chat` -> `chat`).
-
-    Raises ValueError for a name with characters that HAProxy's maps do not allow.
-    """
+    """Read the pools. Raises ValueError for a name with characters that HAProxy's maps do not allow."""
     groups = document.group_names()
     pools = tuple(
-        PoolEntry(name=pool.name, served_name=pool.model.rstrip("/").rpartition("/")[2], groups=groups[pool.name])
+        PoolEntry(
+            name=pool.name,
+            served_name=pool.requested_name,
+            adapters=tuple(pool.adapters),
+            groups=groups[pool.name],
+        )
         for pool in document.pools
     )
     for pool in pools:
-        if not _MODEL_NAME.fullmatch(pool.served_name):
+        for name in (pool.served_name, *pool.adapters):
+            if _MODEL_NAME.fullmatch(name):
+                continue
             raise ValueError(
-                f"pool {pool.name}: model name {pool.served_name!r} has characters that a router cannot look up: "
+                f"pool {pool.name}: model name {name!r} has characters that a router cannot look up: "
                 "use letters, digits and . _ / : @ + -"
             )
     return Topology(environment=document.environment, pools=pools)

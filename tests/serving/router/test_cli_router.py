@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError, ErrorCode
-from cli.main import build
+from cli.commands import build
 from cli.output import Exit
 from gpufleet.settings.document import render
 from serving.router.policy import RouterPolicy, parse_policy

@@ -33,7 +33,9 @@ def test_many_streams_of_the_asynchronous_client_are_complete(steady: Router) ->
         ) as client:
             return await asyncio.gather(*(one(client, 10 * n) for n in range(1, 6)))
 
-    answer = asyncio.run(all_of_them())
+    # asyncio.run would remove the loop of this thread, in which other tests create Pulumi's futures
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        answer = runner.run(all_of_them())
     assert answer == ["".join(f"{event} " for event in range(10 * n)) for n in range(1, 6)]
 
 

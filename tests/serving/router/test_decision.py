@@ -10,6 +10,7 @@ import pytest
 
 from serving.router.keys import ApiKey, digest
 from serving.router.policy import Arm, Canary, ModelPolicy, Placement, PoolPolicy, RouterPolicy
+from serving.router.topology import from_document
 from tests.fixtures.router.router import Router, document, running
 
 POOLS = tuple(
@@ -36,6 +37,12 @@ RULES = RouterPolicy(
         "embedder": ModelPolicy(by_class={"premium": "chat-large"}),
     },
 )
+
+
+def test_clients_request_the_served_name_of_a_pool_or_its_model() -> None:
+    named = {"name": "chat", "model": "models/llama", "served_name": "assistant"}
+    topology = from_document(document(named, {"name": "code", "model": "models/coder"}))
+    assert topology.models == {"assistant": "chat", "coder": "code"}
 
 
 def _four_pools(router: Router, rules: RouterPolicy) -> None:

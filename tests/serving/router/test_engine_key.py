@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app import router_fleet
-from app.router_fleet import KEY_AGAIN_S, LiveFleet
+from app.router_fleet import KEY_RETRY_S, LiveFleet
 from gpufleet.domain.activity import CloudError
 from serving.router import engine_key
 from serving.router.policy import Balance, PoolPolicy, RouterPolicy
@@ -108,7 +108,7 @@ def test_the_key_has_its_own_secret_and_a_silent_store_is_not_read_every_time(
         with pytest.raises(OSError, match="engine-key: is not there"):
             fleet.engine_key(fleet_document)
     assert len(asked) == 1
-    now += KEY_AGAIN_S
+    now += KEY_RETRY_S
     held["ssm:/gpu-fleet/test/engine-key"] = f"{OLD}\n"
     assert fleet.engine_key(fleet_document) == OLD
     held["ssm:/gpu-fleet/test/engine-key"] = NEW

@@ -13,7 +13,7 @@ from gpufleet.domain.model import CapacityType
 from serving.router.certificates import SELF, Certificate, CertificateError
 from serving.router.policy import Balance, ModelPolicy, PoolPolicy, RouterPolicy
 from serving.router.settings import RouterPaths
-from serving.router.sources import BELIEVED_S, RouterSources
+from serving.router.sources import REPLICAS_VALID_S, RouterSources
 from serving.router.topology import PoolEntry, Topology
 from serving.router.topology import Replica as Server
 from tests.fixtures.router.replica import Replica
@@ -167,7 +167,7 @@ def test_a_router_that_starts_without_an_inventory_uses_the_last_replicas(tmp_pa
     ("age_s", "pool", "text", "found"),
     [
         pytest.param(30, "chat", None, 1, id="lately"),
-        pytest.param(BELIEVED_S + 1, "chat", None, 0, id="the address may be another machine's"),
+        pytest.param(REPLICAS_VALID_S + 1, "chat", None, 0, id="the address may be another machine's"),
         pytest.param(-30, "chat", None, 0, id="of the future"),
         pytest.param(30, "other", None, 0, id="of a pool that is gone"),
         pytest.param(30, "chat", "", 0, id="a file cut short"),
