@@ -21,7 +21,7 @@ from gpufleet.domain.evidence import AgentStatus, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance, Phase
 from gpufleet.ledger.outbox import OutboxMessages
 from gpufleet.notify.buttons import with_buttons
-from gpufleet.prices.book import MissingPriceError, PriceBook
+from gpufleet.prices.book import PriceBook
 from gpufleet.settings.document import FleetDocument
 
 LONGEST_TEXT: Final = 1000
@@ -91,11 +91,9 @@ class FleetPrices:
         return self._at(machine_type, capacity_type, zone)
 
     def _at(self, machine_type: str, capacity_type: CapacityType, zone: str | None) -> Decimal | None:
-        sku = self._book.machine(self._cloud, machine_type, capacity_type, region=self._region, zone=zone)
-        try:
-            return self._book.at(sku, self._now).usd_per_hour
-        except MissingPriceError:
-            return None
+        return self._book.usd_per_hour(
+            self._cloud, machine_type, capacity_type, region=self._region, zone=zone, at=self._now
+        )
 
 
 class FleetMessages:

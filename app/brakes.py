@@ -42,7 +42,7 @@ def keep(document: FleetDocument, known: Instance | None, brake: Brake) -> str |
 
     Returns why an existing tag stays unchanged, or None. Raises AppError.
     """
-    pull(document, brake)
+    set_brake(document, brake)
     until = brake.until
     if known is None or until is None:
         return None
@@ -205,7 +205,7 @@ def drain(
         raise AppError(str(error)) from error
 
 
-def pull(document: FleetDocument, brake: Brake) -> None:
+def set_brake(document: FleetDocument, brake: Brake) -> None:
     """Set a brake in a fleet's ledger. Raises AppError."""
     _check_ledger_is_here(document)
     operations.set_brake(open_engine(document), ledger_name(document), brake)
@@ -233,7 +233,7 @@ def unused_ledger(document: FleetDocument) -> str | None:
         return None
     return (
         f"no pass with --apply has used the ledger {file} yet: if the watchdogs of {document.environment} run on"
-        "another machine, this does not affect them: run it there"
+        " another machine, this does not affect them: run the command there"
     )
 
 

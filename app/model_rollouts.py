@@ -14,7 +14,7 @@ from serving.revisions import PoolRollout, RevisionRollout, RolloutError, next_s
 POLL_S: Final = 5.0
 
 
-def walk(
+def change_pools(
     model: str, digest: str, document: FleetDocument, limit: timedelta, announce: Callable[[str], None]
 ) -> dict[str, int]:
     """Change every pool of the model, one instance at a time. Returns the number of changed instances by pool.
@@ -119,7 +119,11 @@ class Waiting:
 
 
 def _pools(model: str, document: FleetDocument, announce: Callable[[str], None]) -> list[Pool]:
-    pools = [pool for pool in document.pools if pool.model == f"models/{model}"]
-    if not pools:
-        announce(f"{document.environment}: no pool serves models/{model}, so nothing changes there")
+    path = f"models/{model}"
+    pools = [pool for pool in document.pools if pool.model == path]
+    adapters = [(pool.name, name) for pool in document.pools for name in pool.adapters if pool.adapters[name] == path]
+    for pool, name in adapters:
+        announce(f"{pool}: instances load adapter {name} when they start; replace running ones to change them")
+    if not pools and not adapters:
+        announce(f"{document.environment}: no pool serves {path}, so nothing changes there")
     return pools

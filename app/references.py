@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from gpufleet.costs.speed import References, ReferenceSpeed
 from gpufleet.domain.catalogue import MachineType
-from serving.sizing import speed
+from serving.sizing import measurements
 
 _STEP = Decimal("0.0001")
 
@@ -20,10 +20,10 @@ def references_of(sources: Mapping[str, str]) -> References:
         hub = hub_name(sources.get(model) or "")
         if hub is None:
             return _unknown("its model has no known name on a hub")
-        row = speed.most_measured(hub, machine.gpu, machine.gpu_count)
+        row = measurements.most_measured(hub, machine.gpu, machine.gpu_count)
         if row is None or machine.gpu_share != 1:
             return _unknown(f"no measurement of {hub} on {machine.gpu_count} x {machine.gpu}")
-        rate = Decimal(speed.tokens_per_s(row)) / row.gpus
+        rate = Decimal(measurements.tokens_per_s(row)) / row.gpus
         return ReferenceSpeed(tokens_per_second_per_gpu=rate.quantize(_STEP), basis=measurement(row))
 
     return find
@@ -34,7 +34,7 @@ def hub_name(source: str) -> str | None:
     return source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
 
 
-def measurement(row: speed.Row) -> str:
+def measurement(row: measurements.Row) -> str:
     """Describes the measurement for people."""
     return (
         f"{row.model} on {row.gpus} x {row.gpu}, {row.input_tokens} in and {row.output_tokens} out,"

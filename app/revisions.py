@@ -101,7 +101,7 @@ def run_once(pools: Sequence[Pool], digests: Mapping[str, str], sources: Revisio
         elif not apply:
             log.info("revision", **about, outcome="dry_run")
         else:
-            log.info("revision", **about, outcome="started", detail="the instance drains, then changes")
+            log.info("revision", **about, outcome="started", detail="the instance drains, then changes its revision")
             try:
                 sources.agents.switch(members[step.change], digest)
             except CloudError as error:

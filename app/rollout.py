@@ -106,7 +106,7 @@ def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, announ
     while True:
         state = rollouts.state(group)
         if state is None:
-            raise AppError(f"{group}: the refresh that was started does not exist any more")
+            raise AppError(f"{group}: the refresh that was started no longer exists")
         if state.percent != shown:
             announce(f"{group}: {state.percent} %")
             shown = state.percent

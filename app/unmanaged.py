@@ -20,9 +20,10 @@ from gpufleet.prices.book import PriceBook
 from gpufleet.prices.packaged import PackagedPrices
 from watchdogs import signals
 from watchdogs.machines import known_of
-from watchdogs.orphans.decide import look as judged
+from watchdogs.orphans.decide import inspect
 from watchdogs.orphans.view import OrphanObservation
 from watchdogs.orphans.watchdog import AT_ONCE, of_instances
+from watchdogs.promql import SeriesSelector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def _evidence(
     found: dict[str, Evidence] = {}
     if store is not None:
         for start in range(0, len(ids), AT_ONCE):
-            series = signals.SeriesSelector(labels=of_instances(ids[start : start + AT_ONCE]))
+            series = SeriesSelector(labels=of_instances(ids[start : start + AT_ONCE]))
             found |= signals.gather(store, series, window, now)
     return found
 
@@ -120,7 +121,7 @@ def _judged(
         watts_rated=known.watts_rated,
         usd_per_hour={key: usd for key, usd in found.items() if usd is not None},
     )
-    return judged(seen, OrphanPolicy(name="look", window=window, min_age=window), now)
+    return inspect(seen, OrphanPolicy(name="look", window=window, min_age=window), now)
 
 
 def _window(text: str) -> timedelta:
