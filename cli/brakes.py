@@ -87,7 +87,7 @@ def pause(  # noqa: PLR0913 - a brake's options, and JSON
     documents = load(fleet)
     chosen = documents if scope == "all" else [brakes.owner_of(scope, documents)[0]]
     for document in chosen:
-        brakes.pull(document, brake)
+        brakes.set_brake(document, brake)
     if as_json:
         print_json([_row(document, brake) for document in chosen])
         return

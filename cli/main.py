@@ -1,46 +1,10 @@
-"""The `gpufleet` command. Each module of this package adds one group of commands in `register(app)`."""
+"""The `gpufleet` command: starts it, and ends errors and interrupts in one clear message."""
 
 import gc
-import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import typer
-
-GROUPS: Final = (
-    "doctor",
-    "bootstrap",
-    "images",
-    "plan_cost",
-    "watch",
-    "brakes",
-    "report",
-    "slack",
-    "settings",
-    "policies",
-    "prices",
-    "router",
-    "cache",
-    "models",
-    "size",
-    "choose",
-    "rollout",
-    "replay",
-    "status",
-    "top",
-    "console",
-    "monitoring",
-    "ledger",
-    "bundle",
-    "host",
-    "upgrade",
-)
-
-
-LOCAL: Final = "local"
-"""The group of commands that the distribution of the embedded cloud adds."""
 INTERRUPTED: Final = 130
 """The exit code that shells use for Ctrl-C."""
 _GARBAGE: Final = (20_000, 20, 50)
@@ -49,49 +13,6 @@ _GARBAGE: Final = (20_000, 20, 50)
 A command reads objects by the hundred thousand and keeps them until it shows them. With Python's own threshold of
 700, collections took a quarter of the CPU time of reading 5,000 instances.
 """
-
-
-def build(group: str | None = None) -> "typer.Typer":
-    """The whole command tree, or only one group: importing the others takes seconds."""
-    import typer
-
-    app = typer.Typer(
-        name="gpufleet",
-        help="Infrastructure as code and FinOps control plane for GPU inference.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-    app.callback()(_root)
-    for name in (group,) if group else (*GROUPS, LOCAL):
-        if name == LOCAL:
-            _register_local(app)
-        else:
-            importlib.import_module(f"cli.{name}").register(app)
-    return app
-
-
-def _register_local(app: "typer.Typer") -> None:
-    from cli import plugins  # imported here: importlib.metadata costs 25 ms at the start of a command
-
-    for register in plugins.load(plugins.COMMANDS, LOCAL):
-        register(app)
-        return
-
-    def local() -> None:
-        """Run the embedded cloud on a developer's machine. It is a separate distribution, gpu-fleet-localcloud."""
-        from app.errors import AppError
-
-        raise AppError(
-            "`gpufleet local`: the distribution gpu-fleet-localcloud is not installed: run `make setup` in a clone,"
-            " or install it with gpu-fleet (`uv pip install ./localcloud`)"
-        )
-
-    app.command(name=LOCAL, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(local)
-
-
-def _root() -> None:
-    """Keep `gpufleet` a group, however few commands there are."""
 
 
 def main() -> None:
@@ -121,17 +42,15 @@ def _open_closed() -> None:
 
 
 def _run() -> None:
-    # imported here and in `build`, because Ctrl-C must also work while the modules load
+    # imported here, because Ctrl-C must also work while the modules load
     from app import logs
     from app.errors import AppError
+    from cli import commands
     from cli.output import Exit, discard, exit_of, log_failure, print_error
-    from gpufleet.domain import garbage
 
     try:
-        logs.configure(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in GROUPS else "cli")
-        with garbage.collector_paused(kept=True):
-            command = build(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in (*GROUPS, LOCAL) else None)
-        command()
+        logs.configure(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in commands.ENTRIES else "cli")
+        commands.lazy()()
     except AppError as error:
         log_failure(error)
         print_error(str(error), sys.argv)

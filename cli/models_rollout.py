@@ -6,7 +6,7 @@ import typer
 
 from app.errors import AppError, ErrorCode
 from app.fleets import load_one
-from app.model_rollouts import wait, walk
+from app.model_rollouts import change_pools, wait
 from app.models import ModelRegistry
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
@@ -121,7 +121,7 @@ def _serve(registry: ModelRegistry, digest: str, options: _RolloutOptions, *, go
         STDOUT.print(f"{registry.name}: {digest[:12]} is now served (before: {past})")
     changed: dict[str, int] = {}
     for document in options.documents:
-        changed |= (walk if options.direct else wait)(registry.name, digest, document, options.limit, _note)
+        changed |= (change_pools if options.direct else wait)(registry.name, digest, document, options.limit, _note)
     if options.documents and going_back:
         # the rollback is complete only now; until here the same command would resume it
         registry.write_history(registry.history().with_served(None, None))

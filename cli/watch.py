@@ -53,7 +53,7 @@ def idle(  # noqa: PLR0913 - two ways to say which instances
                 "--region is read-only: leave out --apply, --accept-policy and --fleet", ErrorCode.WRONG_USE
             )
         place = SearchScope(region=region, project=project, tag=tag, prometheus=prometheus, window=window)
-        raise typer.Exit(watch_unmanaged.look(place, datetime.now(UTC), as_json=as_json))
+        raise typer.Exit(watch_unmanaged.show_idle(place, datetime.now(UTC), as_json=as_json))
     if project or tag or prometheus:
         raise AppError("--project, --tag and --prometheus require --region", ErrorCode.WRONG_USE)
     _run(IDLE, fleet, Options(apply=apply, accept=tuple(accept_policy or ())), as_json=as_json, quiet=quiet)

@@ -12,7 +12,12 @@ from cli.output import STDOUT, Exit, after_the_work, print_json
 from gpufleet.domain.decisions import Reason
 
 RegionOption = Annotated[
-    str | None, typer.Option("--region", help="Check every GPU instance in this region, not those of a fleet.")
+    str | None,
+    typer.Option(
+        "--region",
+        help="Check every GPU instance in this region by the watchdog's rules, not those of a fleet. `gpufleet scan`"
+        " looks at all regions and accounts.",
+    ),
 ]
 ProjectOption = Annotated[
     str | None, typer.Option("--project", help="With --region: the Google Cloud project. Default: AWS.")
@@ -26,8 +31,8 @@ PrometheusOption = Annotated[
     typer.Option(
         "--prometheus",
         metavar="URL",
-        help="With --region: the Prometheus with the metrics of the instances, from the jobs engine and dcgm, with"
-        " the label instance_id. Default: CloudWatch (AWS).",
+        help="With --region: the Prometheus with the metrics of the instances, from the jobs engine and accelerator,"
+        " with the label instance_id. Default: CloudWatch (AWS).",
     ),
 ]
 WindowOption = Annotated[
@@ -35,7 +40,7 @@ WindowOption = Annotated[
 ]
 
 
-def look(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
+def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
     """Print the judgement of each instance. Raises AppError when the inventory or the metrics are incomplete."""
     found = unmanaged.find(place, now)
     plan = found.plan

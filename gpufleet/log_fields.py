@@ -48,17 +48,18 @@ FIELDS: Final[Mapping[str, str]] = {
     "changes": "instances whose revision a pass changes",
     "api_calls": "calls of cloud APIs and Prometheus that a pass made",
     "instances": "runs of instances that a cost pass wrote",
-    "ended": "those of them that ended",
+    "ended": "runs that ended, as a cost pass found",
     "readings": "token counters that a cost pass read",
+    "energy_readings": "readings of energy counters that a cost pass wrote",
     "active_hours": "hours of activity that a cost pass wrote",
     "prices": "prices that were written",
     "reservations": "reservations that a cost pass wrote",
-    "machine_types": "machine types whose prices were asked for",
-    "count": "how many there are",
-    "sent": "messages that Slack has",
-    "waiting": "messages that are sent later",
+    "machine_types": "machine types whose prices were requested",
+    "count": "how many items the event is about",
+    "sent": "messages that Slack accepted",
+    "waiting": "messages that will be sent later",
     "refused": "messages that Slack refused",
-    "attempts": "tries of a step",
+    "attempts": "attempts of a step",
     "starts": "starts of the engine",
     "requests_cut": "requests that a drain cut",
     "bytes_fetched": "bytes that were fetched from the bucket",
@@ -78,18 +79,18 @@ FIELDS: Final[Mapping[str, str]] = {
 
 EVENTS: Final[Mapping[str, str]] = {
     # Every process.
-    "process": "a service started, is stopping, stopped or failed to start",
-    "problem": "a part has a problem (`begun`, once for each error), or none any more (`over`); in a cost pass: "
-    "`failed`",
+    "process": "a service started, is stopping, stopped, or failed to start",
+    "problem": "a part has a problem (`begun`, once for each error), or no longer has it (`over`); in a cost "
+    "pass: `failed`",
     "crash": "an exception that no code handles",
     "library": "a warning or an error of a library",
     "message": "a message for people of a command that has no code of its own",
     "command": "a command failed or was interrupted",
     "setting": "a variable of the environment has no valid value and is ignored",
     # Passes.
-    "pass": "a pass ended, one line each: `done`, `nothing_to_do`, `skipped` (another one is at work), `incomplete` "
+    "pass": "a pass ended, one line each: `done`, `nothing_to_do`, `skipped` (another pass is running), `incomplete` "
     "or `failed`",
-    "decision": "a decision that acts, or would (`dry_run`); at level `debug` also those that keep",
+    "decision": "a decision that acts, or would act (`dry_run`); at level `debug` also decisions to keep",
     "outcome": "how an action ended: `done`, `no_longer_true`, `waiting` or `failed`",
     "recovery": "an action that a killed pass began cannot be judged yet",
     "hook": "a lifecycle hook was completed, or could not be",
@@ -104,7 +105,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "fleet_document": "a fleet document is unreadable, or a router waits for the first one",
     "spot_notices": "spot notices arrived, or cannot be read",
     "delivery": "messages were sent to Slack, or wait",
-    "click_listener": "clicks in Slack are received from now, or cannot be",
+    "click_listener": "the process now receives clicks in Slack, or cannot",
     "click": "a click of *Keep*: `kept`, `repeated`, `refused`, `failed`, or why it does not count",
     # HTTP servers.
     "request": "a request was refused",
@@ -122,6 +123,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "cache": "a model was fetched",
     "phase": "a phase begins; `outcome` is its name",
     "engine": "the engine is `started`, `stopping`, `killed`, `crashed`, `unhealthy` or `healthy`",
+    "gate": "the gate in front of the engine is `started`, `stopping` or `crashed`",
     "drain": "a drain was `accepted` or is `finished`",
     "power_off": "the instance powers off after it was failed for too long",
 }

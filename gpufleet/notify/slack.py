@@ -26,7 +26,7 @@ FILES: Final = "/files"
 TIMEOUT_S: Final = 15
 _PAGE: Final = 200
 
-_PASSING: Final = frozenset(
+_TEMPORARY: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout", "ratelimited", "rate_limited"}
 )
 """Temporary errors of the Web API."""
@@ -284,7 +284,7 @@ def _judged(error: SlackApiError) -> Answer:
     response = cast(Any, error.response)
     status, headers = int(response.status_code), cast(Mapping[str, str], response.headers)
     code = _code(error)
-    if status == 200 and code not in _PASSING:
+    if status == 200 and code not in _TEMPORARY:
         return Refused(error=code or "refused without a reason")
     if status == 200:
         return TryLater(error=code)

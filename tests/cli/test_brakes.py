@@ -15,7 +15,7 @@ from app.fleet_view import Costs, Watched
 from app.fleets import load
 from app.ledgers import ledger_name
 from app.wiring import open_engine
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.drains import DrainOwner
@@ -280,6 +280,7 @@ def test_brake_in_an_unused_ledger_prints_a_warning(tmp_path: Path, arguments: l
     done = CliRunner().invoke(build("brakes"), [*arguments, "--reason", "x", "--fleet", str(path)])
     assert done.exit_code == 0, done.exception
     assert ("no pass with --apply has used the ledger" in done.stderr) is not used
+    assert ("run on another machine, this does not affect them" in " ".join(done.stderr.split())) is not used
 
 
 def test_console_reads_the_ledger_once_it_exists(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError
-from cli.main import build
+from cli.commands import build
 from gpufleet.ledger import operations, outbox, transfer
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.schema import open_ledger

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from app.errors import AppError
+from cli import commands
 from cli.files import write_text
 from gpufleet.toolchain.folders import ROOT
 
@@ -29,14 +31,14 @@ def test_interrupt_during_a_command_is_one_line_and_json() -> None:
     script = """
 import sys
 import typer
-from cli import main
-def build(group):
+from cli import commands, main
+def lazy():
     app = typer.Typer()
     @app.command()
     def command(json: bool = False):
         raise KeyboardInterrupt
     return app
-main.build = build
+commands.lazy = lazy
 main.main()
 """
     done = subprocess.run(
@@ -65,13 +67,13 @@ def test_unhandled_known_error_is_one_line(raised: str, message: str) -> None:
 import sys
 sys.path.insert(0, {str(ROOT)!r})
 from sqlalchemy.exc import OperationalError
-from cli import main
-def build(group):
+from cli import commands, main
+def lazy():
     def command():
         print("half a line", end="")
         raise {raised}
     return command
-main.build = build
+commands.lazy = lazy
 main.main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180, check=False)
@@ -144,13 +146,13 @@ def test_errors_are_json_on_request(tmp_path: Path, arguments: list[str], code: 
 def test_error_after_the_answer_adds_nothing_to_stdout() -> None:
     script = """
 import sys
-from cli import main, output
-def build(group):
+from cli import commands, main, output
+def lazy():
     def command():
         output.print_json([])
         raise AppError("nothing is known")
     return command
-main.build = build
+commands.lazy = lazy
 sys.argv = ["gpufleet", "watch", "--json"]
 main.main()
 """
@@ -161,13 +163,13 @@ main.main()
 def test_closed_pipe_is_not_a_failure() -> None:
     script = """
 import sys
-from cli import main, output
-def build(group):
+from cli import commands, main, output
+def lazy():
     def command():
         for _ in range(100_000):
             output.STDOUT.print("a line")
     return command
-main.build = build
+commands.lazy = lazy
 main.main()
 """
     done = subprocess.run(
@@ -194,3 +196,55 @@ def test_closed_stdout_is_not_a_failure(arguments: str, closed: str, left: tuple
     code, error = left
     assert (done.returncode, done.stdout, bool(done.stderr)) == (code, "", bool(error))
     assert error in done.stderr and "Traceback" not in done.stderr
+
+
+def test_list_of_commands_is_what_the_modules_register() -> None:
+    assert list(commands.ENTRIES) == [entry.name for entries in commands.SECTIONS.values() for entry in entries]
+    registered = get_command(commands.build()).commands  # pyright: ignore[reportAttributeAccessIssue]
+    assert set(registered) == set(commands.ENTRIES)
+    for entry in commands.ENTRIES.values():
+        assert entry.name in get_command(commands.build(entry.module)).commands  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_help_imports_no_command_and_fits_a_terminal() -> None:
+    """The whole tree takes seconds to import: help, completion and a wrong command must not wait for it."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from cli import main
+try:
+    main.main()
+finally:
+    heavy = ("sqlalchemy", "boto3", "pulumi", "watchdogs")
+    print(sorted(name for name in sys.modules if name.split(".")[0] in heavy))
+"""
+    for arguments in (["--help"], ["stauts"]):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            cwd=ROOT, env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "[]"
+        assert all(len(line) <= 80 for line in done.stdout.splitlines())
+        assert "..." not in done.stdout.partition("Set up:")[2]
+    assert "No such command 'stauts'. Did you mean 'status'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        pytest.param("gpufleet re", {"report", "replay", "resume"}, id="a command"),
+        pytest.param("gpufleet report co", {"cost"}, id="a command of a group"),
+    ],
+)
+def test_names_of_commands_complete(line: str, found: set[str]) -> None:
+    completion = {
+        "_GPUFLEET_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split()) - 1),
+    }
+    script = "import sys; sys.argv = ['gpufleet']; from cli import main; main.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT, env=os.environ | completion, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert set(done.stdout.split()) == found

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from app.errors import AppError, ErrorCode
 from app.models import ModelRegistry
 from app.stores import open_place
-from cli.main import build
+from cli.commands import build
 from localcloud import tiny_model
 from tests.fixtures.model_document import DOCUMENT
 
@@ -211,6 +211,8 @@ def test_sizing_errors_are_named(model: Path, tmp_path: Path) -> None:
         run("size", model, "--context", "99999")
     with pytest.raises(AppError, match="g6.xlarge"):
         run("size", model, "--gpu", "g6.xlrge")
+    with pytest.raises(AppError, match="not modelled for sglang: formulas and measured speeds are those of vLLM"):
+        run("size", model, "--engine", "sglang")
     with pytest.raises(AppError, match=r"config\.json"):
         run("size", tmp_path / "nothing")
     config = json.loads((model / "config.json").read_text())

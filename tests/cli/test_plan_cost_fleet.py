@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from app.errors import AppError
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from app.errors import AppError
 from cli import serverless
-from cli.main import build
+from cli.commands import build
 from gpufleet.toolchain.folders import ROOT
 from serving.cache.store import FolderStore
 from tests.fixtures.model_document import DOCUMENT

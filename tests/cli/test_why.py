@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Reason
 from gpufleet.ledger import decisions, operations
@@ -66,7 +66,7 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
     operations.hold_target(engine, name, target, 5, brake)
     decided(0, "spot", first, Reason.NO_SPOT, "no g6 in us-east-1a")
     decided(1, "spot", second, Reason.QUOTA, QUOTA)
-    decided(2, "spot", first, Reason.ZONE_BACKING_OFF, "refused 3 times lately; asked again in 240 s")
+    decided(2, "spot", first, Reason.ZONE_BACKING_OFF, "refused 3 times recently; asked again in 240 s")
     decided(2, "scale", "chat", Reason.KEPT_BY_PEOPLE, "target held by ann")
     decided(3, "spot", "i-1", Reason.PREEMPTED, "of no interest here")
     engine.dispose()
@@ -80,7 +80,7 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
     assert "target held by ann until `gpufleet resume`: launch day" in lines
     assert f"newest refusal, {at[1]}, {second}: {QUOTA}" in lines
     assert lines[-2:] == [
-        f"last of {first}, {at[2]}: keep, zone backing off (refused 3 times lately; asked again in 240 s)",
+        f"last of {first}, {at[2]}: keep, zone backing off (refused 3 times recently; asked again in 240 s)",
         f"last of {second}, {at[1]}: keep, quota reached ({QUOTA})",
     ]
 

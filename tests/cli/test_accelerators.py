@@ -1,0 +1,96 @@
+"""`gpufleet accelerators` on pages in the format of each exporter."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.errors import AppError
+from cli.commands import build
+from serving.accelerators import CONTRACTS
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(build("accelerators"), ["accelerators", *arguments])
+
+
+def refused(*arguments: str) -> str:
+    error = run(*arguments).exception
+    assert isinstance(error, AppError), error
+    return str(error)
+
+
+def pages(folder: Path, *texts: str) -> list[str]:
+    paths = [folder / f"{number}.prom" for number, _ in enumerate(texts)]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return [str(path) for path in paths]
+
+
+def mig(first: float, second: float, joules: int) -> str:
+    energy = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G",GPU_I_ID="1"}} {joules}000\n'
+    return energy + "".join(
+        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G",GPU_I_ID="{number}",GPU_I_PROFILE="3g.40gb"}} {share}\n'
+        for number, share in ((1, first), (2, second))
+    )
+
+
+def test_all_kinds_are_listed_as_not_tried_on_hardware() -> None:
+    found = json.loads(run("list", "--json").output)
+    assert [one["accelerator"] for one in found] == list(CONTRACTS)
+    text = run("list").output
+    assert text.count("not tried on hardware") == len(CONTRACTS)
+
+
+@pytest.mark.parametrize("kind", list(CONTRACTS))
+def test_every_kind_is_explained(kind: str) -> None:
+    done = run("show", kind)
+    assert done.exit_code == 0
+    assert all(series.name in done.output for series in CONTRACTS[kind].series)
+    assert "source: " in done.output
+
+
+def test_of_two_slices_over_three_pages_the_idle_one_is_found(tmp_path: Path) -> None:
+    done = run("check", *pages(tmp_path, mig(0.5, 0, 1), mig(0.5, 0, 2), mig(0.5, 0, 3)), "--json")
+    found = json.loads(done.output)
+    assert done.exit_code == 0
+    assert found["accelerator"] == "nvidia"
+    assert [(unit["slice"], unit["proved"], unit["profile"]) for unit in found["units"]] == [
+        ("1", "working", "3g.40gb"),
+        ("2", "idle", "3g.40gb"),
+    ]
+
+
+def test_a_partition_that_reads_0_is_reported_as_unknown(tmp_path: Path) -> None:
+    text = (
+        'amd_gpu_gfx_activity{serial_number="S",gpu_id="1",gpu_partition_id="1",gpu_compute_partition_type="cpx"} 0\n'
+    )
+    done = run("check", *pages(tmp_path, text))
+    assert done.exit_code == 1
+    assert "unknown: partition_not_measured" in done.output
+
+
+def test_energy_in_another_unit_is_reported(tmp_path: Path) -> None:
+    texts = [
+        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G"}} 0.5\nDCGM_FI_DEV_POWER_USAGE{{UUID="G"}} 300\n'
+        f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G"}} {joules}\n'
+        for joules in (50_000, 68_000)
+    ]
+    done = run("check", *pages(tmp_path, *texts))
+    assert done.exit_code == 1
+    assert "G: energy contradicts power" in done.output
+
+
+def test_a_host_without_a_runtime_shows_no_unit(tmp_path: Path) -> None:
+    done = run("check", *pages(tmp_path, "system_memory_used_bytes 5\n"))
+    assert done.exit_code == 1
+    assert "no unit: no_workload" in done.output
+
+
+def test_wrong_use_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    assert "accelerator 'gpu': is not one of amd, neuron, nvidia, tpu" in refused("show", "gpu")
+    (page,) = pages(tmp_path, "process_cpu_seconds_total 5\n")
+    assert "has no metric of an accelerator; name the kind with --kind" in refused("check", page)
+    (page,) = pages(tmp_path, "<html>")
+    assert "is not a metrics page" in refused("check", page)
