@@ -1,6 +1,6 @@
 """Generates synthetic replica activity of thirteen kinds, which model users, jobs and programs on inference GPUs.
 
-No kind is fitted to a recorded history. Together they cover what research notes report of real GPUs: a GPU works
+No kind is fitted to a recorded history. Together they cover what is published about real GPUs: a GPU works
 between a twentieth and a third of its time, most idle periods last minutes, and a few long ones contain most of the
 idle time.
 """
@@ -205,7 +205,7 @@ def _visited(
 def drift(replicas: int, days: float, seed: int) -> Active:
     """Random visits to replicas whose popularity differs by a factor of thirty and drifts over hours.
 
-    Of all kinds, this one is closest to what research notes report of 94 real GPUs: a third of the time is work, with
+    Of all kinds, this one is closest to 94 recorded GPUs of GenTD26: a third of the time is work, with
     117 idle periods per day and replica, of which 34 exceed 5 minutes, 13 exceed 15, 6 exceed 30 and 2 exceed an
     hour.
     """
@@ -234,9 +234,9 @@ def services(replicas: int, days: float, seed: int) -> Active:
 def uneven(replicas: int, days: float, seed: int) -> Active:
     """Like `drift`, but replicas share part of the variation, and the utilisation of each varies from low to full.
 
-    As one pool with a few shared bursts (`together`), known rules get results close to those in research notes of the
-    94 real GPUs: the hour's peak saves 82 to 84 percent with 0.4 to 0.7 unserved, and that peak x 1.25 + 1 saves 76
-    to 79.
+    As one pool with a few shared bursts (`together`), known rules get results close to those on
+    94 recorded GPUs of GenTD26: the hour's peak saves 82 to 84 percent with 0.4 to 0.7 unserved, and that peak x 1.25
+    + 1 saves 76 to 79.
     """
     random = np.random.default_rng(seed)
     ticks = int(days * DAY)

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from localcloud.engine_environment import VLLM
 from localcloud.vllm import ENVIRONMENT
-from localcloud.vllm import environment as vllm_environment
 
 from benchmarks import object_server
 from benchmarks.table import Table
@@ -60,7 +60,7 @@ class _Starts:
 
 def run() -> Iterator[Table]:
     """Yield a table of the steps of a cold start, then a table of the formats."""
-    vllm = vllm_environment.install(lambda line: print(line, file=sys.stderr, flush=True))
+    vllm = VLLM.install(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model, size, sync_s = _synced(folder)

@@ -1,4 +1,5 @@
-"""Runs each engine's documented reports through the idle watchdog's checks, and through a map of names.
+"""Runs each engine's documented reports through the idle watchdog's checks, and through a map of names. Compares the
+recorded pages of real engines with these reports.
 
 `python -m benchmarks.bench_engines --seed 7 --runs 200` prints the tables for another seed.
 """
@@ -11,12 +12,13 @@ from datetime import timedelta
 from typing import Final
 
 from benchmarks.__main__ import markdown
+from benchmarks.comparison import results as comparison
 from benchmarks.engine_judging import POLICY, Page, Verdict, counter_total, evidence, judge, naive, pages
 from benchmarks.engine_runs import CONTEXT, WINDOW_S, Behaviour, Run, runs
 from benchmarks.table import Table
 from serving import metrics
-from serving.engines import CONTRACTS, EngineKind
-from serving.engines.contract import CONNECTIONS_LAG
+from serving.engines import CONTRACTS
+from serving.engines.contract import TokenError
 
 RUNS: Final = 200
 SEED: Final = 1
@@ -29,7 +31,7 @@ KINDS: Final = tuple(kind for kind, contract in CONTRACTS.items() if contract.se
 class Score:
     """The results of one engine's runs."""
 
-    kind: EngineKind
+    kind: str
     runs: int = 0
     verdicts: int = 0
     wrong_idle: int = 0
@@ -50,7 +52,7 @@ class Score:
     examples: list[str] = field(default_factory=list[str])
 
 
-def score(kind: EngineKind, count: int, seed: int) -> Score:
+def score(kind: str, count: int, seed: int) -> Score:
     """Judge that many runs of an engine."""
     total = Score(kind=kind)
     for number, run in enumerate(runs(kind, count, seed)):
@@ -92,25 +94,33 @@ def _add(total: Score, run: Run, name: str) -> None:
             total.examples.append(f"{name}: {verdict} at {now} s, last work at {last_work} s, {found}")
         verdict_by_names = naive(run, read_pages, now)
         naive_wrong += verdict_by_names is Verdict.IDLE and is_open
+    if readable:
+        total.examples += (f"{name}: the report never shows {lacking}" for lacking in _lacking(run, read_pages))
     total.naive_wrong_idle += naive_wrong
     total.naive_wrong_runs += naive_wrong > 0
     total.naive_runs_busy_at_end += verdict_by_names is Verdict.BUSY
     _add_tokens(total, run, read_pages, name)
 
 
-def _lag_s(kind: EngineKind) -> float:
+def _lacking(run: Run, read_pages: Sequence[Page]) -> list[str]:
+    """Return the names of the evidence that no page has: verdicts without them are unknown, not wrong."""
+    contract = CONTRACTS[run.kind]
+    shown = {metric for page in read_pages if page.reading is not None for metric in page.reading.values}
+    used = {*contract.evidence.work, *contract.evidence.idle} - shown
+    return sorted(series.name for series in contract.series if series.measures in used)
+
+
+def _lag_s(kind: str) -> float:
     """The longest refresh of the numbers that this engine's evidence uses, in seconds."""
     contract = CONTRACTS[kind]
     used = [one.lag for one in contract.series if one.measures in contract.evidence.idle]
-    if metrics.NODE_ENGINE_CONNECTIONS in contract.evidence.idle:
-        used.append(CONNECTIONS_LAG)
     return max(used, default=timedelta(0)).total_seconds()
 
 
-def _shown_after_s(kind: EngineKind) -> int:
+def _shown_after_s(kind: str) -> int:
     """The fastest refresh of a number that shows a running request, in seconds."""
     contract = CONTRACTS[kind]
-    if metrics.NODE_ENGINE_CONNECTIONS in contract.evidence.work:
+    if metrics.NODE_ENGINE_REQUESTS in contract.evidence.work:
         return 0
     shown = [one for one in contract.series if one.measures in contract.evidence.work and not one.zero_while_busy]
     return int(min(one.lag for one in shown).total_seconds())
@@ -119,15 +129,16 @@ def _shown_after_s(kind: EngineKind) -> int:
 def _add_tokens(total: Score, run: Run, read_pages: Sequence[Page], name: str) -> None:
     """Compare the tokens that the fleet counts with the truth.
 
-    The flag: requests that the router sent and the engine did not record, and those that their clients left where the
-    engine counts these wrong. The longest context bounds the tokens of each.
+    The flag: requests that the router sent and the engine did not record, and those that their clients left unless
+    the contract states that only tokens after the last scrape can be missing. The longest context bounds the tokens
+    of each.
     """
     readings = [page.reading for page in read_pages if page.reading is not None]
     answered = [reading.values for reading in readings]
     truth = run.prompt + run.output
     counted = sum(counter_total(answered, metric) for metric in (metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS))
     unrecorded = max(0.0, run.requests - counter_total(answered, metrics.REQUEST_SUCCESS))
-    if not CONTRACTS[run.kind].tokens.exact_for_aborts:
+    if set(CONTRACTS[run.kind].tokens.errors) != {TokenError.AFTER_LAST_SCRAPE}:
         unrecorded += run.cut
     if any(reading.without_tokens for reading in readings):
         unrecorded = float(run.requests)
@@ -181,8 +192,9 @@ def table(scores: Sequence[Score], seed: int) -> Table:
 
 
 def run() -> Iterator[Table]:
-    """Yield the table of 200 runs of each engine."""
+    """Yield the table of 200 runs of each engine, and that of real engines."""
     yield table([score(kind, RUNS, SEED) for kind in KINDS], SEED)
+    yield comparison.table(comparison.of_recorded())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,14 +202,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_engines", description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--runs", type=int, default=RUNS, help="for each engine")
-    parser.add_argument("--engine", choices=[kind.value for kind in KINDS], action="append")
+    parser.add_argument("--engine", choices=KINDS, action="append")
     given = parser.parse_args(arguments)
     scores: list[Score] = []
-    for kind in map(EngineKind, given.engine or KINDS):
+    for kind in given.engine or KINDS:
         scores.append(score(kind, given.runs, given.seed))
         print(f"{kind}: {scores[-1].verdicts} verdicts", file=sys.stderr)
+    real = comparison.of_recorded()
     print(markdown(table(scores, given.seed)))
+    print(markdown(comparison.table(real)))
     examples = [example for one in scores for example in one.examples]
+    examples += [f"{one.kind}, {one.subject}: {line}" for one in real for line in one.differences]
     for example in examples:
         print(example)
     return 1 if examples else 0

@@ -131,7 +131,7 @@ _CLOCK = """<script>addEventListener('load', () =>
 
 _WRITER = """
 import resource, sys, time
-from cli.main import build
+from cli.commands import build
 began = time.perf_counter()
 build("report")(sys.argv[1:], standalone_mode=False)
 print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)

@@ -27,11 +27,11 @@ import yaml
 from benchmarks.rivals import free_port
 from benchmarks.table import Table
 from gpufleet.settings.document.alerts import AlertSettings
-from hosts.monitoring import rules
 from hosts.monitoring.alerts import render
 from hosts.monitoring.queries import per_instance
 from hosts.monitoring.rules import RuleSettings
-from serving import metrics
+from serving import metrics, recorded
+from serving.accelerators import CONTRACTS
 from serving.metrics import Metric, MetricKind, Source
 
 GPUS: Final = int(os.environ.get("GPUFLEET_BENCH_GPUS", "20000"))
@@ -51,13 +51,14 @@ RATED: Final = frozenset(
 )
 LONG: Final = frozenset({metrics.XID_ERRORS, metrics.ECC_DOUBLE_BIT})
 """Metrics with a lookback of an hour. For the second, rules read a recorded series, which the pages also contain."""
+UNITS: Final = {series.measures: series.unit for series in CONTRACTS["nvidia"].series}
+KNOWN: Final = (*metrics.ALL.values(), *UNITS)
 ERRORS: Final = frozenset(
     {
         metrics.XID_ERRORS,
         metrics.ECC_DOUBLE_BIT,
         metrics.ECC_SINGLE_BIT,
         metrics.UNCORRECTABLE_REMAPPED_ROWS,
-        metrics.ROW_REMAP_FAILURE,
     }
 )
 """Metrics that are zero in a healthy fleet."""
@@ -173,8 +174,8 @@ def _page(number: int, now: float) -> Iterator[str]:
             f'environment="prod",pool="pool-{instance // POOL}",capacity_type="spot",zone="zone-{instance % 3}",'
             f'machine_type="g6.12xlarge",group="group-{instance // POOL}",instance_id="i-{instance:017x}"'
         )
-        yield from (f'up{{{labels},job="{job}"}} 1 {newest[0]}\n' for job in ("dcgm", "engine", "node"))
-        for metric in (one for one in metrics.ALL.values() if one.source is not Source.HOST):
+        yield from (f'up{{{labels},job="{job}"}} 1 {newest[0]}\n' for job in ("accelerator", "engine", "node"))
+        for metric in (one for one in KNOWN if one.source is not Source.HOST):
             times = hour if metric in LONG else hour[-SAMPLES:] if metric in RATED else newest
             for more in _series(metric):
                 series = f"{more[0]}{{{labels}{more[1]}}}"
@@ -189,8 +190,13 @@ def _value(metric: Metric, turn: int) -> float:
 
 def _series(metric: Metric) -> Iterator[tuple[str, str]]:
     """Yield name and additional labels of each series of a metric on one instance."""
-    if metric.source is Source.DCGM:
-        names = (metric.name, rules.GPU_ECC_ERRORS) if metric is metrics.ECC_DOUBLE_BIT else (metric.name,)
+    if metric in UNITS:
+        labels = f'accelerator="nvidia",unit="{UNITS[metric]}"'
+        yield from (
+            (metric.name, f',{labels},gpu="{gpu}",accelerator_device="GPU-{gpu}"') for gpu in range(GPUS_EACH)
+        )
+    elif metric.source is Source.ACCELERATOR:
+        names = (metric.name, recorded.GPU_ECC_ERRORS) if metric is metrics.ECC_DOUBLE_BIT else (metric.name,)
         yield from ((name, f',gpu="{gpu}",UUID="GPU-{gpu}"') for name in names for gpu in range(GPUS_EACH))
     elif metric.kind is MetricKind.HISTOGRAM:
         bounds = (*(f"{0.05 * 1.4**step:.3f}" for step in range(BOUNDS - 1)), "+Inf")

@@ -16,10 +16,11 @@ from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from serving import metrics
 from serving.engines import CONTRACTS
-from serving.engines.contract import Contract, Version
+from serving.engines.contract import Contract
 from serving.engines.reading import Reading, read, unknown
 from serving.exposition import Sample, parse
 from serving.metrics import Metric, MetricKind
+from serving.releases import Version
 from watchdogs.idle import checks
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +46,7 @@ _INSTANCE: Final = Instance(
     state=InstanceState.RUNNING,
     launched_at=_EPOCH - timedelta(days=1),
 )
-_REQUESTS: Final = (metrics.REQUESTS_RUNNING, metrics.OPEN_REQUESTS, metrics.NODE_ENGINE_CONNECTIONS)
+_REQUESTS: Final = (metrics.REQUESTS_RUNNING, metrics.OPEN_REQUESTS, metrics.NODE_ENGINE_REQUESTS)
 
 
 class Verdict(StrEnum):
@@ -76,7 +77,8 @@ def _page(contract: Contract, scrape: Scrape) -> Page:
     samples = () if scrape.text is None else tuple(parse(scrape.text))
     reading = None if scrape.text is None else read(contract, scrape.version, samples)
     if reading is not None:
-        values = {**reading.values, metrics.NODE_ENGINE_CONNECTIONS: float(scrape.connections)}
+        gate = {metrics.NODE_ENGINE_REQUESTS: scrape.opened, metrics.NODE_ENGINE_PASSED: scrape.passed}
+        values = {**reading.values, **{metric: float(value) for metric, value in gate.items()}}
         reading = replace(reading, values=values)
     return Page(at=scrape.at, version=scrape.version, started=scrape.started, reading=reading, samples=samples)
 
@@ -153,19 +155,7 @@ def judge(found: EngineEvidence | None, now: float) -> Verdict:
     return Verdict.BUSY if any(check(case) for check in work) else Verdict.UNKNOWN
 
 
-NAME_MAP: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "vllm": (
-        ("vllm:num_requests_running", "vllm:num_requests_waiting"),
-        ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
-    ),
-    "sglang": (
-        ("sglang:num_running_reqs", "sglang:num_queue_reqs"),
-        ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
-    ),
-    "trtllm": (
-        ("trtllm_num_requests_running", "trtllm_num_requests_waiting"),
-        ("trtllm_prompt_tokens_total", "trtllm_generation_tokens_total"),
-    ),
+_OTHER_NAMES: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "triton": (
         ("nv_inference_pending_request_count",),
         ("nv_llm_input_token_len_sum", "nv_llm_output_token_len_sum"),
@@ -174,17 +164,20 @@ NAME_MAP: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("lmdeploy:num_requests_running", "lmdeploy:num_requests_waiting"),
         ("lmdeploy:prompt_tokens_total", "lmdeploy:generation_tokens_total"),
     ),
-    "dynamo": (
-        ("dynamo_frontend_inflight_requests", "dynamo_frontend_queued_requests"),
-        ("dynamo_frontend_input_sequence_tokens_sum", "dynamo_frontend_output_tokens_total"),
-    ),
-    "tgi": (
-        ("tgi_batch_current_size", "tgi_queue_size"),
-        ("tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"),
-    ),
 }
-"""The baseline: gauges and counters by name, as other tools map them."""
+"""Engines whose contract reads other or more gauges than tools that map names."""
 NAIVE_WINDOW_S: Final = 300
+
+
+def name_map(contract: Contract) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the baseline: gauges of requests and counters of tokens by name, as other tools map them."""
+    gauges = _names(contract, metrics.REQUESTS_RUNNING, metrics.REQUESTS_WAITING)
+    counters = _names(contract, metrics.PROMPT_TOKENS, metrics.GENERATION_TOKENS)
+    return _OTHER_NAMES.get(contract.kind, (gauges, counters))
+
+
+def _names(contract: Contract, *measures: Metric) -> tuple[str, ...]:
+    return tuple(series.name for series in contract.series if series.measures in measures)
 
 
 def naive(run: Run, read_pages: Sequence[Page], now: float) -> Verdict:
@@ -192,7 +185,7 @@ def naive(run: Run, read_pages: Sequence[Page], now: float) -> Verdict:
 
     A name that the page lacks counts as 0, as in the tools that map names.
     """
-    gauges, counters = NAME_MAP[run.kind]
+    gauges, counters = name_map(CONTRACTS[run.kind])
     recent = [page for page in read_pages if now - NAIVE_WINDOW_S < page.at <= now and page.reading is not None]
     if not recent:
         return Verdict.UNKNOWN

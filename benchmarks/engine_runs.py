@@ -12,9 +12,10 @@ from typing import Final
 
 from localcloud.engine.reports import REPORTS
 from localcloud.engine.reports.base import EngineReport, Outcome, ReportedRequest
+from localcloud.engine.reports.triton import TritonPythonReport
 
-from serving.engines import CONTRACTS, EngineKind
-from serving.engines.contract import CONNECTIONS_LAG, Version
+from serving.engines import CONTRACTS
+from serving.releases import Version
 
 WINDOW_S: Final = 600
 CONTEXT: Final = 1_050_000
@@ -27,7 +28,6 @@ _CHUNK: Final = 2048
 """Prompt tokens of one iteration."""
 _ITERATIONS_PER_S: Final = 30
 _BOOT_S: Final = 60
-_KEPT_OPEN_S: Final = int(CONNECTIONS_LAG.total_seconds())
 
 
 class Behaviour(StrEnum):
@@ -63,8 +63,10 @@ class Scrape:
 
     at: float
     text: str | None
-    connections: int
-    """Connections to the engine's port, as the agent counts them."""
+    opened: int
+    """Requests that are open at the gate."""
+    passed: int
+    """Requests that the gate passed since it started."""
     version: Version
     started: float
 
@@ -73,7 +75,7 @@ class Scrape:
 class Run:
     """A finished run."""
 
-    kind: EngineKind
+    kind: str
     behaviour: Behaviour
     interval_s: int
     scrapes: list[Scrape] = field(default_factory=list[Scrape])
@@ -93,7 +95,7 @@ class Run:
         return len(self.open)
 
 
-def runs(kind: EngineKind, count: int, seed: int) -> Iterator[Run]:
+def runs(kind: str, count: int, seed: int) -> Iterator[Run]:
     """Yield that many runs of an engine; the behaviours take turns."""
     behaviours = list(Behaviour)
     for number in range(count):
@@ -101,7 +103,7 @@ def runs(kind: EngineKind, count: int, seed: int) -> Iterator[Run]:
         yield play(kind, behaviours[number % len(behaviours)], dice)
 
 
-def play(kind: EngineKind, behaviour: Behaviour, dice: Random) -> Run:
+def play(kind: str, behaviour: Behaviour, dice: Random) -> Run:
     """Simulate one run."""
     interval = dice.choice((45, 60)) if behaviour is Behaviour.SLOW_SCRAPE else dice.choice((10, 15))
     run = Run(kind=kind, behaviour=behaviour, interval_s=interval)
@@ -128,11 +130,9 @@ class _Engine:
     report: EngineReport = field(init=False)
     version: Version = field(init=False)
     renamed: int = 0
-    """Number of the name that the page lacks, in runs with a missing name."""
+    """Number of the name that the page lacks, in runs with a missing name. Odd: Triton has its Python backend."""
     started: float = 0.0
     up_at: int = 0
-    closing: list[int] = field(default_factory=list[int])
-    """When the router will close connections without a request."""
     queued: list[_Active] = field(default_factory=list["_Active"])
     running: list[_Active] = field(default_factory=list["_Active"])
 
@@ -161,7 +161,8 @@ class _Engine:
         return set()
 
     def _boot(self, now: int) -> None:
-        self.report = REPORTS[self.run.kind]()
+        python_backend = self.run.kind == "triton" and self.renamed % 2
+        self.report = (TritonPythonReport if python_backend else REPORTS[self.run.kind])()
         self.started = float(now)
         self.version = _version(self.run.kind, second=now > 0 and self.run.behaviour is Behaviour.TWO_VERSIONS)
         self.report.version = self.version
@@ -172,7 +173,6 @@ class _Engine:
         self.run.restarts += 1
         self.queued.clear()
         self.running.clear()
-        self.closing.clear()
         self.up_at = now + _BOOT_S
         self._boot(now + _BOOT_S)
 
@@ -207,7 +207,6 @@ class _Engine:
         for one in [one for one in self.running if not one.left and one.report.prefilled >= one.arrival.prompt]:
             self.running.remove(one)
             self.report.end(now, one.report, Outcome.FINISHED)
-            self.closing.append(now + self.dice.randrange(1, _KEPT_OPEN_S))
         self.report.tick(now)
 
     def _disconnect(self, now: int) -> None:
@@ -223,13 +222,19 @@ class _Engine:
         text = None if now < self.up_at or self.dice.random() < 0.005 else self.report.page(now)
         if text is not None and self.run.behaviour is Behaviour.MISSING_NAMES:
             text = _without(text, self.run.kind, self.version, self.renamed)
-        opened = len(self.queued) + len(self.running) + sum(at > now for at in self.closing)
         self.run.scrapes.append(
-            Scrape(at=now, text=text, connections=opened, version=self.version, started=self.started)
+            Scrape(
+                at=now,
+                text=text,
+                opened=len(self.queued) + len(self.running),
+                passed=self.run.requests,
+                version=self.version,
+                started=self.started,
+            )
         )
 
 
-def _version(kind: EngineKind, *, second: bool) -> Version:
+def _version(kind: str, *, second: bool) -> Version:
     """The first and the second release of a run: the lowest and the highest that the contract covers."""
     tested = CONTRACTS[kind].tested
     assert tested.since is not None
@@ -242,7 +247,7 @@ def _version(kind: EngineKind, *, second: bool) -> Version:
     return Version(before.major, before.minor - 1) if before.minor else Version(before.major - 1, 999)
 
 
-def _without(text: str, kind: EngineKind, version: Version, which: int) -> str:
+def _without(text: str, kind: str, version: Version, which: int) -> str:
     """The page of a release that renamed a number of the evidence."""
     contract = CONTRACTS[kind]
     names = [series.name for series in contract.at(version) if series.measures in contract.evidence.idle]

@@ -18,6 +18,9 @@ from urllib.parse import parse_qs
 
 from gpufleet.domain import tags
 from hosts.monitoring import queries
+from serving.accelerators import metrics
+from serving.accelerators.queries import KIND_LABEL
+from serving.engines import CONTRACTS
 
 HOST: Final = "127.17.0.9"
 AGENT_PORT: Final = 9500
@@ -29,7 +32,10 @@ WINDOW_S: Final = 1800
 INTERVAL_S: Final = 15
 MACHINE_TYPE: Final = "g6.12xlarge"
 _CONFIG: Final = "".join(
-    ["global: {scrape_interval: 15s}\nscrape_configs:\n", *(f"- job_name: {job}\n" for job in ("engine", "dcgm"))]
+    [
+        "global: {scrape_interval: 15s}\nscrape_configs:\n",
+        *(f"- job_name: {job}\n" for job in ("engine", "accelerator")),
+    ]
 )
 _STATUS: Final = {
     "version": 1, "pool": "p", "phase": "ready", "phase_since": None, "ready": True,
@@ -66,8 +72,9 @@ class Answers:
             items = "".join(self._instance(n) for n in ids[start : start + PAGE])
             body = f"<reservationSet>{items}</reservationSet>{token}"
             self.pages.append(_reply("DescribeInstances", body))
-        self.engine, self.gpu = self._vector(_engine), self._vector(_gpu)
-        self.screen = self._vector(lambda quiet, at: {"phase": 0.0 if quiet else 0.8}, {"phase": "ready"})
+        self.engine = _answer(self._rows(_engine))
+        self.gpu = _answer([*self._rows(_gpu), *self._rows(_gpu_kind, {KIND_LABEL: "nvidia"})])
+        self.screen = _answer(self._rows(lambda quiet, at: {"phase": 0.0 if quiet else 0.8}, {"phase": "ready"}))
 
     def _instance(self, n: int) -> str:
         launched = (self.now - timedelta(hours=5)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
@@ -95,17 +102,20 @@ class Answers:
             f"</item></instancesSet></item>"
         )
 
-    def _vector(self, stats: Any, labels: Mapping[str, str] | None = None) -> bytes:
+    def _rows(self, stats: Any, labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
         at = self.now.timestamp()
-        rows = [
+        return [
             {
-                "metric": {"instance_id": instance_id(n), **(labels or {"stat": name})},
+                "metric": {"instance_id": instance_id(n), "stat": name, **(labels or {})},
                 "value": [at, NEWEST if name == "newest" else str(value)],
             }
             for n in range(self.instances)
             for name, value in stats(n % QUIET_EVERY == 0, at).items()
         ]
-        return _prometheus({"resultType": "vector", "result": rows})
+
+
+def _answer(rows: list[dict[str, Any]]) -> bytes:
+    return _prometheus({"resultType": "vector", "result": rows})
 
 
 def instance_id(n: int) -> str:
@@ -131,16 +141,25 @@ def _engine(quiet: bool, at: float) -> dict[str, float]:
         "started": at - 18000, "pulse": 20.0, "changes0": 90 * busy, "changes1": 90 * busy, "changes2": 80 * busy,
         "tokens0": 1e6 * busy, "tokens1": 2e5 * busy, "sum": 6 * busy,
         **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
-        **dict.fromkeys(("reporting0", "reporting1", "reporting2", "reporting3"), 1.0),
+        **{f"reporting:{metric}": 1.0 for metric in CONTRACTS["vllm"].evidence.idle},
     }  # fmt: skip
 
 
 def _gpu(quiet: bool, at: float) -> dict[str, float]:
     return {
         "active": 0.0 if quiet else 0.8, "lowest": 0.0, "newest": 0.0,
-        **dict.fromkeys(("count", "intervals", "scrapes"), WINDOW_S / INTERVAL_S),
-        "sum": 0.0, "gpus": GPUS, "metered": GPUS, "util": 0.0 if quiet else 90.0,
-        "energy": 20.0, "milliwatts": 20_000.0,
+        **dict.fromkeys(("count", "intervals"), WINDOW_S / INTERVAL_S),
+        "sum": 0.0, "missed": 0.0, "answers": 1.0, "util": 0.0 if quiet else 0.9, "watts": 20.0, "drawn_min": 20.0,
+        "power_max": 20.0, "power_min": 20.0, "above_power": 1.0, "below_power": 1.0,
+        "memory_max": 24e9, "memory_min": 24e9,
+    }  # fmt: skip
+
+
+def _gpu_kind(quiet: bool, at: float) -> dict[str, float]:
+    del quiet, at
+    return {
+        "kind": 4.0 * GPUS, "units": GPUS, "gpus": GPUS, f"proof:{metrics.ACTIVE}": GPUS,
+        f"metered:{metrics.ENERGY}": GPUS, f"pulse:{metrics.ENERGY}": 20.0, f"top:{metrics.ENERGY}": 1e9,
     }  # fmt: skip
 
 
@@ -209,7 +228,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _metrics(self, query: str) -> bytes:
         if query in SCREENS:
             return self.answers.screen
-        if not ("gpufleet_engine_" in query or "DCGM" in query):
+        if not ("gpufleet_engine_" in query or "gpufleet_accelerator_" in query):
             return _prometheus({"resultType": "vector", "result": []})
         body = self.answers.engine if "gpufleet_engine_" in query else self.answers.gpu
         return body.replace(NEWEST.encode(), str(time.time() - 5).encode())

@@ -1,14 +1,13 @@
 """Generates synthetic spot markets: the zones of a region fail together, with long stable periods and short, frequent
 failures.
 
-The properties follow published shares of time (spot-traces of the SkyPilot project, as summarised in this project's
-research notes). A zone is up between a sixth and nine tenths of the time, median runs are under an hour, the longest
-take many hours, and zones of a region are down together far more often than by chance. The generator has these
-properties and contains no recorded data.
+The properties follow published shares of time (spot-traces of the SkyPilot project). A zone is up between a sixth and
+nine tenths of the time, median runs are under an hour, the longest take many hours, and zones of a region are down
+together far more often than by chance. The generator has these properties and contains no recorded data.
 
 `generate` draws runs, and a whole region fails at once. In `crossing`, zones fail one by one as capacity in their
 region decreases, and alternate quickly near the threshold. There, a rule that spreads evenly falls below its target,
-and SkyServe's rule buys on-demand, about as often as in research notes of the nine recorded zones.
+and SkyServe's rule buys on-demand, about as often as on the nine recorded zones of spot-traces.
 """
 
 from collections.abc import Sequence

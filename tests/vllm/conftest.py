@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from localcloud.engine_environment import VLLM, EngineEnvironmentError
 from localcloud.vllm import ENVIRONMENT
-from localcloud.vllm import environment as vllm_environment
 
 INSIDE = Path(__file__).with_name("inside.py")
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
@@ -19,8 +19,8 @@ Ask = Callable[[dict[str, Any]], dict[str, Any]]
 def vllm() -> Path:
     """Return the folder of vLLM's environment."""
     try:
-        return vllm_environment.install(lambda _line: None)
-    except (vllm_environment.VllmError, OSError) as error:
+        return VLLM.install(lambda _line: None)
+    except (EngineEnvironmentError, OSError) as error:
         pytest.skip(f"vLLM cannot be installed here: {error}")
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
 
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.catalogue import AcceleratorKind, UnknownMachineError
 from gpufleet.toolchain.folders import ROOT
-from serving.engine_container import FLAGS, Serve, serve_arguments
-from serving.engines import EngineKind
+from serving.engines.launch import EngineServer
+from serving.engines.vllm import LAUNCH
 from serving.sizing import families
 from serving.sizing.fit import FitRequest, smallest_fit
 from serving.sizing.model import SizingError, weigh
@@ -28,16 +28,15 @@ STACKS = ROOT / "stacks" / "config"
 
 def command_line(args: tuple[str, ...]) -> list[str]:
     """Return the arguments that the agent gives to `vllm`, without `serve`, which another parser reads."""
-    serve = Serve(
-        kind=EngineKind.VLLM,
-        image="vllm@sha256:0",
-        model_path=Path("/mnt/nvme/models/chat"),  # pyright: ignore[reportArgumentType]
+    server = EngineServer(
+        model_path=PurePosixPath("/mnt/nvme/models/chat"),
         served_name="chat",
         host="10.0.0.1",
+        port=8000,
         shutdown_timeout_s=90,
         args=args,
     )
-    return list(serve_arguments(serve)[1:])
+    return list(LAUNCH.arguments(server)[1:])
 
 
 def of_stacks() -> Iterator[tuple[str, list[str]]]:
@@ -50,7 +49,8 @@ def of_stacks() -> Iterator[tuple[str, list[str]]]:
 
 def of_sizing() -> Iterator[tuple[str, list[str]]]:
     """Yield the arguments that sizing returns for public models on every GPU that can be rented."""
-    gpus = sorted({machine.gpu for machine in catalogue.machines() if machine.gpu_share == 1})
+    nvidia = (machine for machine in catalogue.machines() if machine.accelerator is AcceleratorKind.NVIDIA)
+    gpus = sorted({machine.gpu for machine in nvidia if machine.gpu_share == 1})
     for name, config in CONFIGS.items():
         model = families.read(config)
         heavy = weigh(
@@ -84,7 +84,7 @@ def test_vllm_accepts_every_argument_that_gpu_fleet_gives(ask: Ask) -> None:
 
 
 def test_vllm_has_every_flag_that_settings_may_give(ask: Ask) -> None:
-    flags = [*sorted(FLAGS), "--no-such-flag"]
+    flags = [*sorted(LAUNCH.flags), "--no-such-flag"]
     # the parser exits on an unknown flag; a known flag without its value is an ArgumentError
     answers = ask({"arguments": [[*command_line(()), flag] for flag in flags]})["arguments"]
     unknown = [

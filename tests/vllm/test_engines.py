@@ -9,7 +9,7 @@ from localcloud.engine.page import own_name
 
 from localcloud import tiny_model
 from serving import metrics
-from serving.engines import CONTRACTS, EngineKind
+from serving.engines import CONTRACTS
 from serving.metrics import MetricKind
 from tests.fixtures.vllm.servers import KEY, Server, Streams, serving, until
 
@@ -68,7 +68,7 @@ def test_without_the_key_only_health_and_metrics_are_open(server: Server) -> Non
 
 
 OF_VLLM = {
-    *(series.measures for series in CONTRACTS[EngineKind.VLLM].series),
+    *(series.measures for series in CONTRACTS["vllm"].series),
     *(metric for metric in metrics.ALL.values() if metric.name.startswith("vllm:")),
 }
 """The metrics of vLLM that we read."""

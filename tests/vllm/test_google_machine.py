@@ -17,7 +17,6 @@ from localcloud import tiny_model
 from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
-from serving.engines import EngineKind
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.fixtures.e2e.control_ground import ZONE, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
@@ -69,7 +68,7 @@ def settings(ground: OnGoogle) -> InstanceSettings:
         bucket=ground.bucket,
         engine_key=f"gcp-secret:projects/{PROJECT}/secrets/engine-key",
         engine=EngineSettings(
-            kind=EngineKind.VLLM,
+            kind="vllm",
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
             args=("--max-model-len", "2048", "--max-num-seqs", "32"),
         ),

@@ -13,7 +13,6 @@ from localcloud.engine.page import own_name
 from gpufleet.domain.model import CapacityType
 from localcloud import tiny_model
 from serving import metrics
-from serving.engines import EngineKind
 from serving.exposition import parse, total
 from serving.instance_settings import EngineSettings, InstanceSettings
 from tests.fixtures import signing
@@ -35,7 +34,7 @@ def settings(name: str) -> InstanceSettings:
         model=f"models/{name}",
         served_name=name,
         engine=EngineSettings(
-            kind=EngineKind.VLLM,
+            kind="vllm",
             image="gpu-fleet/vllm-cpu@sha256:" + "0" * 64,
             args=("--max-model-len", str(CONTEXTS[name]), "--max-num-seqs", "32"),
         ),

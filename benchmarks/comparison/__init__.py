@@ -1,0 +1,1 @@
+"""Ten scripted runs of a real engine, of the simulated engine and of the report models, and their comparison."""
