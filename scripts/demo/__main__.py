@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="the cloud of the demo")
     parser.add_argument(
-        "--engine", default=cast.SIMULATED.engine.value, help="the engine of the pool chat: simulated or vllm"
+        "--engine",
+        default=cast.SIMULATED.engine.value,
+        help=f"the engine of the pool chat: one of {', '.join(cast.Engine)}",
     )
     parser.add_argument(
         "--control",
@@ -73,8 +75,9 @@ def _play(stage: Stage, folders: Folders) -> int:
         _clear_earlier(stage, folders)
         if stage.cast.engine is cast.Engine.VLLM:
             cast.prepare(stage.note)
-            stage.settings = cast.write_settings(folders, stack_of(stage.cloud))
-            stage.note("two replicas of real vLLM on the CPU serve chat; batch stays simulated")
+        stage.settings = cast.write_settings(folders, stack_of(stage.cloud), stage.cast)
+        if stage.cast.note:
+            stage.note(stage.cast.note)
         run_story(stage)
         farewell(stage)
         code = 0

@@ -1,5 +1,5 @@
-"""The demo's control host as a machine of the embedded cloud: made by `pulumi up`, ended in the middle of the story,
-replaced by another with the same volume; what that carries over is looked at."""
+"""The demo's control host as a machine of the embedded cloud: created by `pulumi up`, ended in the middle of the
+story, and replaced by another one with the same volume. Checks what the new one has of the old one's data."""
 
 import json
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ REASON: Final = "set before its machine was lost"
 UNCHANGED: Final = (
     r"^@ |ing \(\d+s\)| refresh \(|^\s*$|^\s+[\w-]+:[\w-]+:\S+ \S+\s*$|^\s+(groups|batch|chat|\[|\]|\})"
 )
-"""Lines of Pulumi about what is on its way, or as it was."""
+"""Lines of Pulumi about resources that are in progress or unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +60,18 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What a control host knew before its end."""
+    """Data that a control host had before its end."""
 
     silence: str
     """Id of a silence of its Alertmanager."""
     at: float
-    """When its Prometheus was asked which engines serve."""
+    """When its Prometheus was queried for the engines that serve."""
     serving: frozenset[str]
     """Ids of their instances."""
 
 
 def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
-    """Make one, give it something to remember, end it, have another made. Raises StoryError when anything is lost."""
+    """Create a control host, give it data, end it, and wait for another. Raises StoryError if any data is lost."""
     stage.title(
         "The control host as its own machine: created by pulumi up, lost and replaced; its volume keeps the data"
     )
@@ -204,7 +204,7 @@ def _end(stage: Stage, host: Host) -> None:
 
 
 def _serving(host: Host, at: float | None) -> tuple[float, frozenset[str]]:
-    """When, and which instances' engines answer as its Prometheus knows it of then; None: now."""
+    """The time, and the instances whose engines answer then, by its Prometheus. None: now."""
     when = "" if at is None else f"&time={at}"
     answer = observe.get_json(f"http://{host.address}:9090/api/v1/query?query={quote(SERVING)}{when}")
     found: list[Any] = [] if answer is None else answer["data"]["result"]

@@ -1,4 +1,4 @@
-"""What the demo looks at between the commands: the embedded cloud's state, the router's, Prometheus', Slack's."""
+"""Reads the state of the embedded cloud, the router, Prometheus and Slack between the commands of the demo."""
 
 import json
 import os
@@ -16,15 +16,17 @@ from localcloud.lifecycle.waiting import request_json
 
 from gpufleet.toolchain.folders import find_folders
 from scripts.demo.stage import Stage, StoryError
+from serving.engines import CONTRACTS
+from serving.exposition import parse
+from serving.metrics import NODE_ENGINE_INFO
 
 AGENT_PORT: Final = 9500
-ENGINE_PORT: Final = 8000
 ALIVE: Final = frozenset({"pending", "provisioning", "running", "staging"})
-"""In the words of either cloud."""
+"""States of an instance that has not ended, on both clouds."""
 
 
 def instances(pool: str | None = None) -> list[dict[str, Any]]:
-    """Living instances as the cloud sees them."""
+    """The instances that the cloud reports and that have not ended."""
     found = cloud_client.ask("state")["instances"]
     alive = [one for one in found if one["state"].lower() in ALIVE]
     return [one for one in alive if pool is None or one["pool"] == pool]
@@ -38,14 +40,17 @@ def groups(pool: str) -> dict[str, int]:
 
 
 def agent_status(instance: dict[str, Any]) -> dict[str, Any] | None:
-    """What the node agent says; None when it does not answer."""
+    """The status that the node agent reports; None if it does not answer."""
     return get_json(f"http://{instance['address']}:{AGENT_PORT}/status")
 
 
-def engine_version(instance: dict[str, Any]) -> str | None:
-    """What the engine says that it is; None when it does not answer."""
-    version: dict[str, Any] = get_json(f"http://{instance['address']}:{ENGINE_PORT}/version") or {}
-    return version.get("version")
+def engine_of(instance: Mapping[str, Any]) -> str | None:
+    """Return the engine and its release, as the node agent identifies it; None while the agent does not."""
+    page = _text(f"http://{instance['address']}:{AGENT_PORT}/metrics") or ""
+    for sample in parse(page):
+        if sample.name == NODE_ENGINE_INFO.name and sample.labels["version"]:
+            return f"{CONTRACTS[sample.labels['kind']].title} {sample.labels['version']}"
+    return None
 
 
 @contextmanager
@@ -83,10 +88,19 @@ def _seconds(step: dict[str, Any]) -> str:
 
 
 def get_json(url: str, token: str | None = None) -> Any:
-    """The JSON at a URL; None when nobody answers with it."""
+    """The JSON at a URL; None without a valid answer."""
+    text = _text(url, token)
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+def _text(url: str, token: str | None = None) -> str | None:
+    """The text at a URL; None without a 200."""
     try:
         status, body = request_json(url, None, "GET", 3, token=token)
-        return json.loads(body) if status == 200 else None
+        return body.decode() if status == 200 else None
     except (OSError, ValueError):
         return None
 
@@ -100,12 +114,12 @@ def query(expression: str) -> list[dict[str, Any]]:
 
 
 def slack_messages() -> list[dict[str, Any]]:
-    """What arrived in Slack."""
+    """The messages that arrived in Slack."""
     return get_json(f"{CLOUD.slack_url}/messages", token_of(find_folders(os.environ))) or []
 
 
 def slack_messages_about(text: str) -> list[dict[str, Any]]:
-    """Those that name an instance."""
+    """The messages that name an instance."""
     return [one for one in slack_messages() if text in str(one)]
 
 
@@ -117,7 +131,7 @@ def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:
 
 
 def ready_servers(stage: Stage, wanted: Mapping[str, int]) -> Callable[[], str | None]:
-    """A look for `Stage.wait`: whether HAProxy has at least that many servers up in each pool."""
+    """A condition for `Stage.wait`: HAProxy has at least that many servers up in each pool."""
 
     def look() -> str | None:
         pools = router_pools(stage)

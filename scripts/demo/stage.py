@@ -1,4 +1,4 @@
-"""How the demo runs a command: echoed so that anybody can repeat it, with a limit, and ended on Ctrl-C."""
+"""How the demo runs a command: printed so that users can repeat it, with a time limit, and ended on Ctrl-C."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ class StoryError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """A command that ended."""
+    """The result of a command."""
 
     code: int
     stdout: str
@@ -68,11 +68,11 @@ class Stage:
     """Where commands run; None: the clone."""
     _running: subprocess.Popen[str] | None = None
     _hushed: threading.Event = field(default_factory=threading.Event)
-    """Set for a command that is being ended: what it says then is noise."""
+    """Set while a command is being ended: its output is then hidden."""
     _began: float = field(default_factory=time.monotonic)
 
     def title(self, text: str) -> None:
-        """Head of the next step."""
+        """Print the heading of the next step."""
         number = len(self.steps) + 1
         self.steps[number] = round(self.elapsed(), 1)
         print(_styled(f"\n{number}  {text}", _BOLD) + _styled(f"  [{self.elapsed():.0f} s]", _DIM), flush=True)
@@ -91,7 +91,7 @@ class Stage:
         return time.monotonic() - self._began
 
     def run(self, *command: str, codes: Sequence[int] = (0,), hide: str | None = None) -> Done:
-        """Echo and run a command, showing what it writes, but for lines that match `hide`.
+        """Echo and run a command, and show its output, except lines that match `hide`.
 
         Raises StoryError when it ends with another code.
         """
@@ -111,11 +111,11 @@ class Stage:
             self.environment = marked
 
     def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Done:
-        """Run a command for its answer only: nothing is shown."""
+        """Run a command for its output only, and show nothing."""
         return self._run(command, codes, None)
 
     def wait(self, what: str, look: Callable[[], str | None], limit_s: float) -> float:
-        """Poll until `look` gives None; it says what is still missing. Returns the seconds it took."""
+        """Poll until `look` returns None. Its text states what is still missing. Returns the seconds that it took."""
         self.note(f"waiting until {what} (at most {limit_s:.0f} s)")
         began = time.monotonic()
         missing = look()

@@ -90,14 +90,20 @@ def _boot(stage: Stage) -> None:
         stage.note(
             f"{one['id']} {one['pool']:<5} {one['kind']:<8} {one['zone']} {one['address']}: {observe.boot_of(one)}"
         )
-    engines = {one["pool"]: observe.engine_version(one) for one in observe.instances()}
-    texts = ", ".join(f"{pool} {version}" for pool, version in sorted(engines.items()))
-    stage.fact("engines", engines, f"engines as they name themselves: {texts}")
+    stage.wait("every agent has identified its engine", _unidentified, stage.cast.wait_s)
+    engines = {one["pool"]: observe.engine_of(one) for one in observe.instances()}
+    texts = ", ".join(f"{pool} runs {engine}" for pool, engine in sorted(engines.items()))
+    stage.fact("engines", engines, f"engines, as their agents identify them: {texts}")
     stage.fact("instances", {pool: len(observe.instances(pool)) for pool in stage.cast.served})
     stage.fact("reserved", sum(one["kind"] == "reserved" for one in observe.instances("chat")))
     stage.fact("spot_zones", sorted({one["zone"] for one in observe.instances("chat") if one["kind"] == "spot"}))
     stage.wait("Prometheus has found every instance", lambda: _all_scraped(stage), stage.cast.wait_s)
     stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
+
+
+def _unidentified() -> str | None:
+    unknown = [one["id"] for one in observe.instances() if observe.engine_of(one) is None]
+    return f"unknown: {', '.join(unknown)}" if unknown else None
 
 
 def _scraped() -> dict[str, int]:
@@ -107,7 +113,7 @@ def _scraped() -> dict[str, int]:
 
 def _all_scraped(stage: Stage) -> str | None:
     seen, wanted = _scraped(), sum(stage.cast.served.values())
-    missing = {job: seen.get(job, 0) for job in ("engine", "dcgm", "node") if seen.get(job, 0) < wanted}
+    missing = {job: seen.get(job, 0) for job in ("engine", "accelerator", "node") if seen.get(job, 0) < wanted}
     return f"targets up: {missing} of {wanted}" if missing else None
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.settings.document import PATH_IN_BUCKET
-from serving.metrics import GPU_ACTIVE
+from serving.accelerators.metrics import ACTIVE
 from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, EmbeddedCloud, started, status, wait_for
 from tests.fixtures.e2e.slow_engine import SETTINGS
 from tests.fixtures.e2e.watched import prometheus
@@ -102,7 +102,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def _is_scraped(url: str) -> bool:
-    answer = httpx.get(f"{url}/api/v1/query", params={"query": GPU_ACTIVE.name}, trust_env=False, timeout=60)
+    answer = httpx.get(f"{url}/api/v1/query", params={"query": ACTIVE.name}, trust_env=False, timeout=60)
     return bool(answer.json()["data"]["result"])
 
 

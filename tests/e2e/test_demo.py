@@ -92,7 +92,7 @@ def test_pools_start_as_declared(story: dict[str, Any]) -> None:
     assert story["instances"] == {"chat": 3, "batch": 2}
     assert story["reserved"] == 1
     assert story["spot_zones"] == ZONES[story["cloud"]]
-    assert story["scraped"] == {"engine": 5, "dcgm": 5, "node": 5}
+    assert story["scraped"] == {"engine": 5, "accelerator": 5, "node": 5}
 
 
 def test_requests_reach_their_pool_and_none_is_lost(story: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.small_fleet import WINDOW, document, fill
 

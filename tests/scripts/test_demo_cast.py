@@ -1,6 +1,6 @@
 """Tests of the demo's components, and of the settings that use real vLLM in one of its pools."""
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from gpufleet.toolchain.folders import ROOT, Folders
 from scripts.demo import cast, control_host
 from scripts.demo.__main__ import main
 from scripts.demo.stage import Stage
+from serving.engines import CONTRACTS
 from stacks.reading import parse
 
 
@@ -25,28 +26,56 @@ def test_every_engine_has_a_cast_that_states_what_is_real(engine: cast.Engine) -
 
 
 def test_an_unknown_engine_is_refused_with_the_available_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--engine", "sglang"]) == 2
-    assert "ENGINE: expected simulated or vllm, got 'sglang'" in capsys.readouterr().err
+    assert main(["--engine", "tensorrt"]) == 2
+    expected = "ENGINE: expected one of simulated, vllm, sglang, trtllm, triton, lmdeploy, dynamo, got 'tensorrt'"
+    assert expected in capsys.readouterr().err
+
+
+def test_the_demo_has_every_engine_that_the_fleet_starts() -> None:
+    started = {kind for kind, contract in CONTRACTS.items() if contract.launch is not None}
+    assert set(map(str, cast.CASTS)) == started | {"simulated"}
+
+
+CHANGED = {
+    cast.Engine.VLLM: ("vllm", "localcloud.vllm", timedelta(seconds=30)),
+    cast.Engine.SGLANG: ("sglang", "localcloud.engine", timedelta(seconds=60)),
+    cast.Engine.TRTLLM: ("trtllm", "localcloud.engine", timedelta(seconds=30)),
+    cast.Engine.TRITON: ("triton", "localcloud.engine", timedelta(seconds=30)),
+    cast.Engine.LMDEPLOY: ("lmdeploy", "localcloud.engine", timedelta(seconds=30)),
+    cast.Engine.DYNAMO: ("dynamo", "localcloud.engine", timedelta(seconds=30)),
+}
+"""Engines that differ from the stack's settings: kind, program and idle window of the pool `chat`."""
 
 
 @pytest.mark.parametrize("cloud", [*Cloud])
-def test_only_chat_is_on_real_vllm_and_the_settings_hold(cloud: Cloud, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", CHANGED)
+def test_only_chat_runs_another_engine_and_the_settings_hold(
+    cloud: Cloud, engine: cast.Engine, tmp_path: Path
+) -> None:
+    kind, module, window = CHANGED[engine]
     stack = stack_of(cloud)
     shipped = ROOT / "stacks" / "config" / f"Pulumi.{stack}.yaml"
     config = tmp_path / "stacks" / "config"
     config.mkdir(parents=True)
     (config / shipped.name).write_bytes(shipped.read_bytes())
-    option, file = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack)
+    option, file = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack, cast.choose(engine))
     assert option == "--config-file"
     changed = yaml.safe_load((tmp_path / file).read_text("utf-8"))
     before = yaml.safe_load(shipped.read_text("utf-8"))
-    parse(changed["config"], shipped.name, date(2026, 11, 21), stack)
+    found = parse(changed["config"], shipped.name, date(2026, 11, 21), stack).pools[0]
+    assert (found.name, found.engine.kind, found.target) == ("chat", kind, cast.CASTS[engine].served["chat"])
+    assert found.watchdogs.idle is not None
+    assert found.watchdogs.idle.window == window
     pools = {pool["name"]: pool for pool in changed["config"]["gpu-fleet:fleet"]["pools"]}
-    assert program(pools["chat"]["engine"]["image"]) == "localcloud.vllm"
-    assert pools["chat"]["target"] == cast.VLLM.served["chat"]
+    assert program(pools["chat"]["engine"]["image"])[-1] == module
+    assert CONTRACTS[kind].probes.version or CONTRACTS[kind].covers(found.engine.version)
     shipped_pools = {pool["name"]: pool for pool in before["config"]["gpu-fleet:fleet"]["pools"]}
     assert pools["batch"] == shipped_pools["batch"]
     assert {name: pool["target"] for name, pool in shipped_pools.items()} == cast.SIMULATED.served
+
+
+def test_the_default_demo_runs_the_settings_of_the_stack(tmp_path: Path) -> None:
+    assert cast.write_settings(Folders(root=tmp_path, cache=tmp_path), "aws-local", cast.SIMULATED) == ()
 
 
 @pytest.mark.parametrize("cloud", [*Cloud])
@@ -58,8 +87,7 @@ def test_a_control_host_is_added_to_the_stack(cloud: Cloud, engine: cast.Engine,
     config.mkdir(parents=True)
     (config / shipped.name).write_bytes(shipped.read_bytes())
     stage = Stage(root=tmp_path, environment={}, cloud=cloud)
-    if engine is cast.Engine.VLLM:
-        stage.settings = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack)
+    stage.settings = cast.write_settings(Folders(root=tmp_path, cache=tmp_path), stack, cast.choose(engine))
     now = tmp_path / stage.settings[-1] if stage.settings else shipped
     before = yaml.safe_load(now.read_text("utf-8"))["config"]["gpu-fleet:fleet"]
     option, file = control_host.write_settings(stage, "ab" * 32)
