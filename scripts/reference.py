@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from typer.main import get_command
 
-from cli.main import build
+from cli.commands import build
 from components.aws import permissions as aws_permissions
 from components.aws.identities import Allowed
 from components.gcp import permissions as gcp_permissions
@@ -32,7 +32,10 @@ from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.environment import Settings
 from hosts.monitoring.alerts import alerts
 from policies.pack import RULES
+from scripts.machine_reference import machine_lines
 from serving import metrics
+from serving.accelerators import metrics as accelerators
+from serving.engines import CONTRACTS
 
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference"
 NOTE: Final = "<!-- Written by `python -m scripts.reference`; change the code, not this page. -->\n"
@@ -47,6 +50,8 @@ def pages() -> dict[str, str]:
         "settings.md": _page("Settings", _settings()),
         "permissions.md": _page("Permissions", _permissions()),
         "alerts.md": _page("Alerts", _alerts()),
+        "engines.md": _page("Engines", _engines()),
+        "machines.md": _page("Machine types", machine_lines()),
         "reasons.md": _page("Reasons, in short", _reasons()),
     }
 
@@ -70,7 +75,7 @@ def _in_html(code: re.Match[str]) -> str:
 
 def _metrics() -> Iterator[str]:
     yield "What watchdogs, reports, alerts and dashboards read, and what our own parts serve.\n"
-    known = [value for value in vars(metrics).values() if isinstance(value, metrics.Metric)]
+    known = [*metrics.ALL.values(), *accelerators.ALL.values()]
     for source in metrics.Source:
         yield f"## {source.value} (port {metrics.PORTS[source]})\n"
         yield "| metric | type | unit | meaning |\n|---|---|---|---|"
@@ -114,7 +119,7 @@ def _policies() -> Iterator[str]:
 def _alerts() -> Iterator[str]:
     yield "What `gpufleet monitoring render` writes for Prometheus, with the shipped thresholds; each name leads to"
     yield "what to do. **page**: act now; **ticket**: act today. `LatencyHigh` is for pools with an objective.\n"
-    yield "| alert | who | when | |for | message ||\n|---|---|---|---|---|"
+    yield "| alert | severity | when | |for | message ||\n|---|---|---|---|---|"
     for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10})):
         link = f"[{alert.name}](../runbook.md#{alert.name.lower()})"
         summary = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)
@@ -125,9 +130,26 @@ def _alerts() -> Iterator[str]:
 _VARIABLE: Final = re.compile(r"{{ \$(?:labels\.(\w+)|value).*?}}")
 
 
+def _engines() -> Iterator[str]:
+    yield "What the fleet can do with each inference engine. `gpufleet engines show ENGINE` explains its numbers."
+    yield "Numbers of a release that is not understood prove nothing: its instances are kept.\n"
+    yield "- **key**: who requires it. A gate is an HAProxy on the instance, in front of an engine on loopback."
+    yield "- **release**: how the fleet learns it. `engine.version` is a setting of the pool."
+    yield "- **run**: what the project ran. None of it on GPUs; the rest is read from the engine's source.\n"
+    yield "| engine | started by the fleet | key | release | releases understood | run |\n|---|---|---|---|---|---|"
+    for kind, contract in sorted(CONTRACTS.items()):
+        launch = contract.launch
+        starts = "no, only read" if launch is None else "yes" if launch.since is None else f"from {launch.since}"
+        key = "" if launch is None else "engine" if launch.gate is None else "gate"
+        release = "reported" if contract.probes.version else "`engine.version`"
+        parts = (contract.title, f"`{kind}`", starts, key, release, str(contract.tested), contract.run or "no")
+        yield "| {} ({}) | {} | {} | {} | {} | {} |".format(*parts)
+
+
 def _reasons() -> Iterator[str]:
     yield "Every reason that a decision may carry: its code, as the ledger and `reason_code` have it, and its"
-    yield "sentence, as people see it. Each leads to its entry. A newer one's code is shown as `unknown (CODE)`.\n"
+    yield "sentence, as people see it. Each links to its entry. A code of a newer release is shown as"
+    yield "`unknown (CODE)`.\n"
     for reason in Reason:
         anchor = re.sub(r"\W+", "-", reason.sentence.lower())
         yield f"- `{reason}`: [{reason.sentence}](../reasons.md#{anchor})"

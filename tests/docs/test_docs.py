@@ -71,7 +71,7 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
     assert (tmp_path / "first-week.html").exists()
     shown = html.unescape((tmp_path / "reference" / "alerts.html").read_text())
-    assert '{job=~"engine|dcgm"}' in shown, "what is copied from a table is what Prometheus reads"
+    assert '{job=~"engine|accelerator"}' in shown, "what is copied from a table is what Prometheus reads"
 
 
 def test_every_number_in_the_limits_is_a_benchmark_result() -> None:

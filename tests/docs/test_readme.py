@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.toolchain.folders import ROOT
 
 PAGES = (
