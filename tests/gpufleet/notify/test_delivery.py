@@ -22,7 +22,7 @@ from localcloud.slack.server import SlackSink
 from sqlalchemy import Engine, update
 from typer.testing import CliRunner
 
-from cli.main import build
+from cli.commands import build
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.outbox import Message, MessageState, counts, enqueue, escape, messages, open_channels
 from gpufleet.ledger.schema import open_ledger
