@@ -36,7 +36,7 @@ _WORK: Final = {
     Reason.GPU_ACTIVE: VerdictReason.GPU_WORKED,
     Reason.GPU_ACTIVE_WITHOUT_WORK: VerdictReason.GPU_WORKED,
 }
-_ENGINE: Final[tuple[Check, ...]] = (checks.running, checks.old_enough, checks.engine_known, *ENGINE_CHECKS)
+_ENGINE: Final[tuple[Check, ...]] = (checks.running, checks.old_enough, *ENGINE_CHECKS)
 
 
 class EvidenceStore(Protocol):

@@ -89,6 +89,7 @@ MACHINE_CHECKS: Final[tuple[Check, ...]] = (
 ENGINE_CHECKS: Final[tuple[Check, ...]] = (
     idle_checks.no_requests,
     idle_checks.counters_flat,
+    idle_checks.engine_known,
     idle_checks.engine_reported,
     idle_checks.engine_covered,
     idle_checks.engine_fresh,

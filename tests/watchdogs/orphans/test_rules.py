@@ -291,6 +291,15 @@ CASES: list[Any] = [
     pytest.param(
         marked(orphan()),
         stopping(),
+        replace(LONG_QUIET, engine=replace(QUIET_ENGINE, unknown="vLLM 9.0.0")),
+        {},
+        Action.KEEP,
+        Reason.ENGINE_UNKNOWN,
+        id="a release of its engine without a contract: never stopped",
+    ),
+    pytest.param(
+        marked(orphan()),
+        stopping(),
         replace(LONG_QUIET, gpu=replace(QUIET_GPU, active_max=0.4)),
         {},
         Action.UNMARK,
