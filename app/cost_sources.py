@@ -35,7 +35,7 @@ from serving.accelerators import energy as accelerator_energy
 from serving.accelerators import metrics as accelerator_metrics
 from serving.accelerators.contract import FACTORS
 from serving.accelerators.evidence import LARGEST_STEP
-from serving.accelerators.queries import DEVICE_LABEL, DOUBT_LABEL, IDENTITY_LABELS, UNIT_LABEL, VETO
+from serving.accelerators.queries import DEVICE_LABEL, DOUBT_LABEL, IDENTITY_LABELS, KIND_LABEL, UNIT_LABEL, VETO
 from serving.engines import CONTRACTS
 from serving.engines.reading import ADDED_LABELS, EVIDENCE, NO_EVIDENCE
 
@@ -57,6 +57,15 @@ METRIC_NAMES: Final = MetricNames(
     ),
     gpu_coarse=(EVIDENCE, VETO),
     gpu_doubt=DOUBT_LABEL,
+    gpu_kept=(
+        KIND_LABEL,
+        frozenset(
+            kind
+            for kind, contract in ACCELERATORS.items()
+            if any(series.kept_at_rest for series in contract.carriers(accelerator_metrics.ACTIVE))
+        ),
+    ),
+    gpu_executions=(accelerator_metrics.EXECUTIONS.name,),
     gpu_units=IDENTITY_LABELS,
     router_job=metrics.ROUTER_JOB,
     model_labels=tuple(dict.fromkeys(contract.labels.model for contract in CONTRACTS.values())),

@@ -28,6 +28,7 @@ def _kind(contract: AcceleratorContract) -> UnitKind:
         work=tuple(metric.name for metric in rule.work),
         idle=tuple(metric.name for metric in rule.idle),
         counters=frozenset(metric.name for metric in used if metric.kind is MetricKind.COUNTER),
+        program=rule.program or "",
         pulse=_name(rule.pulse),
         clock=_name(rule.clock),
         window=rule.window,

@@ -48,6 +48,11 @@ class MetricNames:
     """A label and its value on activity that can be 0 while the GPU computes: it shows work only."""
     gpu_doubt: str = ""
     """A label of activity whose 0 was not measured, whatever other numbers its GPU has."""
+    gpu_kept: tuple[str, frozenset[str]] = ("", frozenset())
+    """A label and its values on activity that can keep its last value after its program ended: alone it shows no
+    work."""
+    gpu_executions: tuple[str, ...] = ()
+    """Counters whose changes show work of an instance's GPUs."""
     gpu_units: tuple[str, ...] = ()
     """Labels that identify a GPU, or a slice of one."""
     teams: tuple[str, ...] = ()
@@ -76,6 +81,7 @@ class MetricNames:
             *self.requests,
             *self.gate_requests,
             *self.gpu_active,
+            *self.gpu_executions,
             *self.teams,
         )
 
@@ -330,6 +336,8 @@ class _GpuSamples:
 
     proving: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
     coarse: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
+    kept: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
+    executions: list[Sequence[ActivitySample]] = field(default_factory=list[Sequence[ActivitySample]])
     units: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
     proved: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
     doubted: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
@@ -349,9 +357,10 @@ class _GpuSamples:
         label, value = names.gpu_coarse
         if label and labels.get(label) == value:
             self.coarse.append(shares)
-        else:
-            self.proving.append(shares)
-            self.proved.add(unit)
+            return
+        label, kept = names.gpu_kept
+        (self.kept if label and labels.get(label) in kept else self.proving).append(shares)
+        self.proved.add(unit)
 
 
 def activity(
@@ -378,6 +387,8 @@ def activity(
             tokens[instance_id].append(clean)
         elif one.name in names.gpu_active:
             gpus[instance_id].add(names, one.labels, clean)
+        elif one.name in names.gpu_executions:
+            gpus[instance_id].executions.append(clean)
     found: list[ActivityHour] = []
     for instance_id in sorted(requests.keys() | tokens.keys() | gpus.keys()):
         seen = gpus[instance_id]
@@ -386,6 +397,8 @@ def activity(
             tokens=tokens[instance_id],
             gpus=seen.proving,
             coarse_gpus=seen.coarse,
+            kept_gpus=seen.kept,
+            executions=seen.executions,
             all_gpus_proved=seen.units <= seen.proved - seen.doubted,
         )
         below = floors.get(instance_id, measure.gpu_active_below)

@@ -38,8 +38,12 @@ class ActivitySignals:
     """`gpu_active`, 0 to 1, one series per GPU or slice."""
     coarse_gpus: Sequence[Sequence[ActivitySample]] = ()
     """The same, by numbers that can be 0 while the GPU computes: they show work only."""
+    kept_gpus: Sequence[Sequence[ActivitySample]] = ()
+    """The same, by numbers that can keep their last value at rest: above the noise floor they show nothing."""
+    executions: Sequence[Sequence[ActivitySample]] = ()
+    """Counters of the GPUs' executions: a change shows work."""
     all_gpus_proved: bool = True
-    """Whether `gpus` has each GPU and slice. Otherwise no slot is idle."""
+    """Whether `gpus` and `kept_gpus` have each GPU and slice. Otherwise no slot is idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,15 @@ def slots(environment: str, instance_id: str, signals: ActivitySignals, measure:
     for series in signals.coarse_gpus:
         below = measure.gpu_active_below
         _judge(series, measure, busy, lambda a, b, x=below: a.value >= x or b.value >= x)
-    for series in signals.tokens:
+    for series in signals.kept_gpus:
+        below, above = measure.gpu_active_below, dict[int, int]()
+        seen = _judge(series, measure, above, lambda a, b, x=below: a.value >= x or b.value >= x)
+        known.append({hour: bits & ~above.get(hour, 0) for hour, bits in seen.items()})
+    for series in (*signals.tokens, *signals.executions):
         _judge(series, measure, busy, lambda a, b: a.value != b.value)
     hours = set(busy).union(*known)
-    whole = bool(signals.requests) and bool(signals.gpus) and signals.all_gpus_proved
+    gpus = bool(signals.gpus or signals.kept_gpus) and signals.all_gpus_proved
+    whole = bool(signals.requests) and gpus
     found: list[ActivityHour] = []
     for hour in sorted(hours):
         idle = _ALL if whole else 0

@@ -43,6 +43,8 @@ class UnitKind:
     """All of them together prove idleness."""
     counters: frozenset[str]
     """Those of `work` and `idle` that are counters."""
+    program: str = ""
+    """Label of the program of a number, where activity can stay above 0 after its program ended; empty: it cannot."""
     pulse: str = ""
     """A number that changes while the exporter measures; empty: there is none."""
     clock: str = ""
@@ -93,18 +95,22 @@ class _Unit:
     users: dict[str, _Bits] = field(default_factory=lambda: defaultdict(dict))
     """Tenant to the slots in which it was reported."""
     busy: _Bits = field(default_factory=dict[int, int])
-    above: _Bits = field(default_factory=dict[int, int])
-    """Slots with activity at or above the floor."""
+    above: dict[str, _Bits] = field(default_factory=lambda: defaultdict(dict))
+    """Program to the slots with activity at or above the floor; one empty name where no activity is kept."""
     zeros: dict[str, _Bits] = field(default_factory=lambda: defaultdict(dict))
     """Metric to the slots in which it is measured and shows no work."""
-    works: dict[str, _Bits] = field(default_factory=lambda: defaultdict(dict))
-    """Metric to the slots in which it shows work."""
+    works: dict[tuple[str, str], _Bits] = field(default_factory=lambda: defaultdict(dict))
+    """Metric and program to the slots in which it shows work."""
     pulse: _Bits = field(default_factory=dict[int, int])
     doubted: bool = False
 
-    def working(self, metric: str, hour: int) -> int:
-        """The slots of an hour in which a metric shows work."""
-        return self.works.get(metric, {}).get(hour, 0)
+    def working(self, metric: str, hour: int, program: str = "") -> int:
+        """The slots of an hour in which a metric shows work: of this program, or of one without a name."""
+        return _any(
+            bits.get(hour, 0)
+            for (name, of), bits in self.works.items()
+            if name == metric and (not program or of in ("", program))
+        )
 
 
 @dataclass(slots=True)
@@ -241,9 +247,10 @@ class _Reader:
             below = self.floor if one.name == self.units.active else 0.0
             at_least = below or 5e-324  # without a floor: above 0
             known = self._judge(samples, busy, lambda a, b: a.value >= at_least or b.value >= at_least)
+        program = one.labels.get(kind.program, "") if kind.program else ""
         if one.name == self.units.active:
-            _join(unit.above, busy)
-        _join(unit.works[one.name], busy)
+            _join(unit.above[program], busy)
+        _join(unit.works[one.name, program], busy)
         if one.labels.get(label) != value:
             _join(unit.zeros[one.name], known)
 
@@ -300,7 +307,8 @@ class _Reader:
         for name in kind.work:
             busy |= unit.working(name, hour)
             elsewhere |= _any(part.working(name, hour) for part in wider)
-        busy |= elsewhere & unit.above.get(hour, 0)
+            for program, above in unit.above.items():
+                busy |= above.get(hour, 0) & _any(part.working(name, hour, program) for part in wider)
         idle = -1
         for name in kind.idle:
             measured = [part for part in (unit, *wider) if name in part.zeros]

@@ -197,6 +197,9 @@ class AcceleratorEvidenceRule:
     window. A sample that is missing or unknown proves nothing."""
     window: timedelta
     """Shortest window over which `idle` is a proof."""
+    program: str | None = None
+    """Label of the program that a number is from, where a unit's activity can keep its last value after the program
+    ended: the activity counts if a number of `work` with the same program shows work. None: no activity is kept."""
     clock: Metric | None = None
     """Time since the unit last computed. Below the length of the window it proves work between two samples."""
     pulse: Metric | None = None
@@ -277,6 +280,9 @@ def _evidence_faults(contract: AcceleratorContract) -> list[str]:
         if any(series.kept_at_rest for series in contract.carriers(metric)):
             found.append(f"{metric} stays above 0 at rest, so it does not prove work")
     proofs: list[AcceleratorSeries] = []
+    kept = any(series.kept_at_rest for series in contract.carriers(metrics.ACTIVE))
+    if kept != (rule.program is not None):
+        found.append("the label of the program and activity that stays above 0 at rest need each other")
     for metric in rule.idle:
         able = [series for series in contract.carriers(metric) if not series.zero_while_busy]
         if contract.carriers(metric) and not able:

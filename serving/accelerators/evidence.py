@@ -12,7 +12,7 @@ from typing import Final
 
 from serving.accelerators import metrics
 from serving.accelerators.contract import AcceleratorContract, Scope, UnknownCode
-from serving.accelerators.reading import AcceleratorReading, UnitKey
+from serving.accelerators.reading import HOST_KEY, AcceleratorReading, UnitKey
 from serving.metrics import Metric, MetricKind
 
 LARGEST_STEP: Final = 30.0
@@ -64,6 +64,7 @@ def _judge(contract: AcceleratorContract, pages: Sequence[TimedReading], key: Un
     readings = [page.reading for page in pages]
     shared = any(key in reading.units and reading.units[key].shared for reading in readings)
     active = any(_above(reading, key, metrics.ACTIVE, floor) for reading in readings)
+    alive = active if rule.program is None else _is_alive(readings, key, rule.work, floor)
     window = pages[-1].at - pages[0].at
     scopes = {scope for metric in rule.work for scope in _work(readings, key, metric, floor)}
     if rule.clock is not None and _worked_by_clock(readings[-1], key, rule.clock, window):
@@ -72,10 +73,10 @@ def _judge(contract: AcceleratorContract, pages: Sequence[TimedReading], key: Un
     if rule.pulse is not None and len(readings) > 1:
         codes |= set(_without_pulse(readings, key, rule.pulse))
     if scopes and not shared:
-        if Scope.UNIT in scopes or active:
+        if Scope.UNIT in scopes or alive:
             return Judgement(activity=ProvedActivity.WORKING)
         codes.add(UnknownCode.SHARED)  # another unit of the device or the host may have worked
-    if active and not scopes:
+    if active and not (scopes and alive):
         codes.add(UnknownCode.KEPT_VALUE)
     if codes:
         return Judgement(activity=ProvedActivity.UNKNOWN, unknown=tuple(sorted(codes)))
@@ -85,6 +86,16 @@ def _judge(contract: AcceleratorContract, pages: Sequence[TimedReading], key: Un
 def _above(reading: AcceleratorReading, key: UnitKey, metric: Metric, floor: float) -> bool:
     value = reading.evidence(key, metric)
     return value is not None and value[0] is Scope.UNIT and value[1] > floor
+
+
+def _is_alive(readings: Sequence[AcceleratorReading], key: UnitKey, work: Sequence[Metric], floor: float) -> bool:
+    """Whether the unit's activity is of a program that worked. A program without a name may be any."""
+    counts = [[reading.by_program.get((HOST_KEY, metric), {}) for reading in readings] for metric in work]
+    pairs = [pair for one in counts for pair in pairwise(one)]
+    moved = {name for old, new in pairs for name in new if new[name] != old.get(name, 0.0)}
+    shares = [reading.by_program.get((key, metrics.ACTIVE), {}) for reading in readings]
+    active = {name for share in shares for name, value in share.items() if value > floor}
+    return bool(active & moved) or (bool(active and moved) and "" in active | moved)
 
 
 def _work(readings: Sequence[AcceleratorReading], key: UnitKey, metric: Metric, floor: float) -> Iterator[Scope]:

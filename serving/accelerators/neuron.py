@@ -2,8 +2,8 @@
 
 Series of NeuronCores exist only while a Neuron runtime holds them, and only for the cores of a runtime. When one of
 several runtimes ends, its gauges keep their last value until none runs: so activity alone does not prove work. The
-counter of executions has no label of a core: it shows work of the host. The script's default port is the port of
-vLLM. Label `runtime_tag` is the process id unless `NEURON_PROCESS_TAG` is set.
+counter of executions has no label of a core: it shows work of the host, and which runtime's gauges are alive. The
+script's default port is the port of vLLM. Label `runtime_tag` is the process id unless `NEURON_PROCESS_TAG` is set.
 """
 
 from datetime import timedelta
@@ -121,6 +121,7 @@ CONTRACT: Final = AcceleratorContract(
     evidence=AcceleratorEvidenceRule(
         work=(metrics.EXECUTIONS,),
         idle=(metrics.ACTIVE, metrics.EXECUTIONS),
+        program="runtime_tag",
         # the script repeats its last numbers when neuron-monitor stops
         pulse=metrics.HOST_MEMORY_USED,
         measurements=2,

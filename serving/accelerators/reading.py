@@ -32,6 +32,10 @@ class UnitKey:
     slice: str = ""
 
 
+HOST_KEY: Final = UnitKey("")
+"""The key of the whole host."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitReading:
     """What a page reports about a unit."""
@@ -59,6 +63,10 @@ class AcceleratorReading:
     host: Mapping[Metric, float]
     unknown: tuple[UnknownCode, ...] = ()
     """Why the page has no unit. An absent unit is unknown, not idle."""
+    by_program: Mapping[tuple[UnitKey, Metric], Mapping[str, float]] = field(
+        default_factory=dict[tuple[UnitKey, Metric], Mapping[str, float]]
+    )
+    """Numbers by program, of kinds whose activity can outlast its program. Those of the host have an empty key."""
 
     def evidence(self, key: UnitKey, metric: Metric) -> tuple[Scope, float] | None:
         """Return the value of the smallest part of the hardware that contains the unit; None: not reported."""
@@ -104,7 +112,8 @@ def read(contract: AcceleratorContract, samples: Iterable[Sample], *, shared: bo
     `shared`: the host shares each device between programs without labels that show it (time-slicing or MPS).
     """
     page = tuple(samples)
-    parts = _collect(contract, page)
+    cores = _cores_per_device(contract, page)
+    parts = _collect(contract, page, cores)
     for part in parts.values():
         _combine(contract, part)
     units = {key: part for (scope, key), part in parts.items() if scope is Scope.UNIT}
@@ -113,16 +122,44 @@ def read(contract: AcceleratorContract, samples: Iterable[Sample], *, shared: bo
     for key in [key for key in units if not key.slice and key.device in divided]:
         # numbers of a device that is divided are of no schedulable unit
         devices[key.device] = {**units.pop(key).values, **devices.get(key.device, {})}
-    host = parts.get((Scope.HOST, UnitKey("")), _Part())
+    host = parts.get((Scope.HOST, HOST_KEY), _Part())
     readings = {key: _unit(contract, key, parts, shared=shared) for key in sorted(units)}
     absent = () if readings else _absent(contract)
-    return AcceleratorReading(units=readings, devices=devices, host=dict(host.values), unknown=absent)
+    return AcceleratorReading(
+        units=readings,
+        devices=devices,
+        host=dict(host.values),
+        unknown=absent,
+        by_program=_by_program(contract, page, cores),
+    )
 
 
-def _collect(contract: AcceleratorContract, page: tuple[Sample, ...]) -> _Parts:
+def _by_program(
+    contract: AcceleratorContract, page: Iterable[Sample], cores: int | None
+) -> dict[tuple[UnitKey, Metric], dict[str, float]]:
+    """Return the activity of units and the work of the host by program. Empty: no activity outlasts its program."""
+    label, found = contract.evidence.program, dict[tuple[UnitKey, Metric], dict[str, float]]()
+    if label is None:
+        return found
+    for program, own in _grouped(page, label):
+        for (scope, key), part in _collect(contract, own, cores).items():
+            _combine(contract, part)
+            for metric in (metrics.ACTIVE, *contract.evidence.work):
+                if metric in part.values and scope is not Scope.DEVICE:
+                    found.setdefault((key, metric), {})[program] = part.values[metric]
+    return found
+
+
+def _grouped(page: Iterable[Sample], label: str) -> Iterator[tuple[str, list[Sample]]]:
+    groups: dict[str, list[Sample]] = {}
+    for sample in page:
+        groups.setdefault(sample.labels.get(label, ""), []).append(sample)
+    yield from sorted(groups.items())
+
+
+def _collect(contract: AcceleratorContract, page: Iterable[Sample], cores: int | None) -> _Parts:
     names = {prefix + series.name: series for prefix in contract.prefixes for series in contract.series}
     identity = contract.identity
-    cores = _cores_per_device(contract, page)
     parts: _Parts = {}
     for sample in page:
         series = names.get(sample.name)
@@ -132,7 +169,7 @@ def _collect(contract: AcceleratorContract, page: tuple[Sample, ...]) -> _Parts:
         if cores is not None and not key.device and key.slice.isdigit():
             key = UnitKey(str(int(key.slice) // cores), key.slice)
         if series.scope is Scope.HOST:
-            key = UnitKey("")
+            key = HOST_KEY
         elif not key.device and not key.slice:
             continue  # nothing identifies the unit
         if series.scope is Scope.UNIT or (series.scope is Scope.DEVICE and key.slice):
@@ -213,7 +250,7 @@ def _unit(
 ) -> UnitReading:
     part = parts[Scope.UNIT, key]
     device = parts.get((Scope.DEVICE, UnitKey(key.device)), _Part())
-    around = [part, device, parts.get((Scope.HOST, UnitKey("")), _Part())]
+    around = [part, device, parts.get((Scope.HOST, HOST_KEY), _Part())]
     is_shared = shared or part.shared or len(part.tenants) > 1
     codes = {UnknownCode.SHARED} if is_shared else set[UnknownCode]()
     codes |= set(_doubts(contract, around))

@@ -75,6 +75,29 @@ def test_the_gate_shows_idle_time_of_an_engine_without_gauges() -> None:
     assert minutes("triton", lambda _: page, others) == (0, 5)
 
 
+def neuron(share: float, executions: int) -> str:
+    """A page of neuron-monitor's script with one runtime."""
+    return (
+        f'neuroncore_utilization_ratio{{neuroncore="0",runtime_tag="15439"}} {share}\n'
+        f'execution_status_total{{runtime_tag="15439",status_type="completed"}} {executions}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("share", "executions", "expected"),
+    [
+        pytest.param(0.86, lambda _: 2977, (0, 0), id="a value that stays after the end is unknown"),
+        pytest.param(0.86, lambda number: number, (5, 0), id="executions are work"),
+        pytest.param(0.0, lambda number: min(number, 15), (2.5, 2.5), id="executions that stop"),
+        pytest.param(0.0, lambda _: 2977, (0, 5), id="at rest"),
+    ],
+)
+def test_activity_that_outlasts_its_program_is_neither_work_nor_rest(
+    share: float, executions: Callable[[int], int], expected: tuple[float, float]
+) -> None:
+    assert minutes("vllm", _idle_engine, lambda number: neuron(share, executions(number))) == expected
+
+
 def _idle_engine(_: int) -> str:
     return "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n"
 

@@ -175,6 +175,48 @@ def test_neuron_cores_work_if_the_host_executes_and_the_core_is_active(
     assert {row.slice: row[9:12] for row in found} == expected
 
 
+NEURON_HOST = (
+    'availability_zone="us-east-2a",instance_id="i-0823d657f57057590",instance_name="",instance_type="inf1.xlarge",'
+    'region="us-east-2",subnet_id="subnet-0"'
+)
+"""The labels of a recorded page of neuron-monitor's script (inf1.xlarge, one runtime)."""
+
+
+def two_runtimes(at: int, ended: int, alive: int) -> str:
+    """The recorded page with a second runtime. `ended`, `alive`: executions of the runtimes 15439 and 20001."""
+    shares = {("15439", 0): 0.8633101879976985, ("15439", 1): 0.0, ("20001", 2): 0.42, ("20001", 3): 0.0}
+    lines = [f"system_memory_used_bytes{{{NEURON_HOST}}} {6.98e9 + 4096 * at}"]
+    lines += [
+        f'neuroncore_utilization_ratio{{{NEURON_HOST},neuroncore="{core}",runtime_tag="{tag}"}} {share}'
+        for (tag, core), share in shares.items()
+    ]
+    lines += [
+        f'execution_status_total{{{NEURON_HOST},runtime_tag="{tag}",status_type="completed"}} {count}'
+        for tag, count in (("15439", ended), ("20001", alive))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_last_value_of_an_ended_neuron_runtime_is_unknown_while_another_one_works() -> None:
+    found = hours(series_of(lambda at: two_runtimes(at, 2977, 10 * at), T0, MINUTES))
+    assert {row.slice: row[9:12] for row in found} == {
+        "0": (SEEN, 0, 0),
+        "1": (SEEN, 0, 0),
+        "2": (SEEN, SEEN, 0),
+        "3": (SEEN, 0, 0),
+    }
+
+
+def test_last_value_of_an_ended_neuron_runtime_is_unknown_while_none_works() -> None:
+    found = hours(series_of(lambda at: two_runtimes(at, 2977, 51), T0, MINUTES))
+    assert {row.slice: row[9:12] for row in found} == {
+        "0": (SEEN, 0, 0),
+        "1": (SEEN, 0, SEEN),
+        "2": (SEEN, 0, 0),
+        "3": (SEEN, 0, SEEN),
+    }
+
+
 def test_partitions_of_amd_gpus_that_report_zero_are_not_idle() -> None:
     def page(_: int) -> str:
         labels = 'serial_number="S1",gpu_id="{}",gpu_partition_id="{}",gpu_compute_partition_type="cpx"'

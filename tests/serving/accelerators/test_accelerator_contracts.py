@@ -149,6 +149,7 @@ WRONG: Final = replace(COARSE, zero_while_busy=False, unit=SeriesUnit.MIB)
     [
         pytest.param((COARSE,), (), "does not prove idleness", id="coarse"),
         pytest.param((KEPT,), (metrics.ACTIVE,), "stays above 0 at rest", id="kept"),
+        pytest.param((KEPT,), (), "need each other", id="kept, of no program"),
         pytest.param((SLOW,), (), "shorter than two measurements", id="window"),
         pytest.param((WRONG,), (), "has the unit mebibytes", id="unit"),
         pytest.param((SLOW,), (metrics.ENERGY,), "no series of tpu carries", id="no such number"),

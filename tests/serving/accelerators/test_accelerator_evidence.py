@@ -160,6 +160,17 @@ def test_the_last_value_of_a_runtime_that_ended_proves_neither_work_nor_idleness
     }
 
 
+def test_the_last_value_of_a_runtime_proves_no_work_while_another_runtime_executes() -> None:
+    def page(number: int) -> str:
+        ended, alive = executions(5, "1"), executions(number, "2")
+        return core(0, 0.9, "1") + core(1, 0.4, "2") + ended + alive
+
+    assert activities("neuron", [page(number) for number in range(3)]) == {
+        "/0": (ProvedActivity.UNKNOWN, (UnknownCode.KEPT_VALUE, UnknownCode.SHARED)),
+        "/1": (ProvedActivity.WORKING, ()),
+    }
+
+
 def test_neuron_cores_that_vanish_with_their_runtime_are_unknown() -> None:
     found = activities("neuron", [core(0, 0.0) + executions(7), "process_cpu_seconds_total 1\n", core(0, 0.0)])
     assert found == {"/0": (ProvedActivity.UNKNOWN, (UnknownCode.NO_WORKLOAD,))}
