@@ -44,7 +44,19 @@ RELEASED = {
         "v0003_teams.py": "3cd1e9d807903a974974b1e63cbee5a5b417b08c258fa8109a893083792c5ef4",
         "v0004_told.py": "aef354dc48539b375d09a7f6f7392c45768c5a7e9de7e5b55caf952a37c48c37",
         "v0005_sums.py": "2801672c00ed3c883690d8ed230c42d8960d0785c5cfc42f91f013689325b1df",
-    }
+    },
+    "0.2": {
+        "v0006_codes.py": "7143210b034352f44b933da244d54c611ca28880c431800f17258ce46f82391e",
+        "v0007_boots.py": "ae6731b3ef8b653407009ec5413934866ce06d656c6a3fcfef07db068838ae16",
+        "v0008_declared.py": "e1b6906d3b8ca4d3064aac952c23b018d2592fdd4ef8a7e7d30b83b4b92f2567",
+        "v0009_closed_facts.py": "2c989005ec4ae648ba740e22c00f597602cc155c56c6d88c2eb548d130b62774",
+        "v0010_group_activities.py": "fe3ee17bbe696b7bffcab02859fe89b4db114d19048c4817ceadd85c1f247931",
+        "v0011_accounts.py": "1688a32d49a3fd1f84d483a778db50f3f8aca4b7b52af36329bb222ecad23e1f",
+        "v0012_last_lists.py": "405a0d6bee204182b360b526208ed14e64b77657028ec496003c71af2baf22c9",
+        "v0013_paid_capacity_read.py": "14d6d53dbad23d584c2e443dad19aed9f2fa7c99692657dd21a49d2a6cf5344f",
+        "v0014_energy.py": "ed85e1513c6abac7da9430176c27c41c27d77ca39162639e1c39b4a92920acc3",
+        "v0015_unit_hours.py": "bb83d0c8781fa1448a6b2443f5203c79c81f1ec4899da061412efc22c17ae354",
+    },
 }
 """Release to the SHA-256 of each migration that is new in it."""
 
