@@ -12,15 +12,10 @@ from hosts.control import bundle
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_28", "aarch64": "aarch64-manylinux_2_28"}
-NOT_THERE: Final = ("pulumi", "pulumi-aws", "pulumi-gcp", "pulumi-policy")
-"""Packages that only run on the machine of a person, and not on a control host."""
 LOCKED: Final = ("export", "--frozen", "--no-dev", "--no-emit-project", "--quiet")
 """Arguments of uv that export the project's locked packages, each file with its hash."""
-EXPORT: Final = (
-    *LOCKED,
-    *(word for name in NOT_THERE for word in ("--prune", name)),
-)
-"""The arguments for a bundle: without the packages of NOT_THERE."""
+EXPORT: Final = (*LOCKED, "--extra", "plots", "--extra", "postgres")
+"""The arguments for a bundle: with the extras that a control host uses."""
 LIMIT_S: Final = 900
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, Final, cast
 
 from app.errors import AppError, ErrorCode
 from app.stores import StorageLocation, open_place
+from gpufleet import extras
 from serving.cache import manifest as manifests
 from serving.cache.manifest import CHUNK, SUFFIXES, ManifestError
 
@@ -122,8 +123,8 @@ def _from_hub(url: str, to: Path, announce: Callable[[str], None]) -> Fetched:
     try:
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise AppError("hf://: install the extra `hub` (uv sync --extra hub)", ErrorCode.WRONG_USE) from error
+    except ModuleNotFoundError as error:
+        raise AppError(f"{url}: {extras.missing('huggingface_hub') or error}") from error
     import httpx
 
     repository, _, revision = url.removeprefix("hf://").partition("@")
@@ -178,8 +179,8 @@ def _from_mlflow(url: str, to: Path, announce: Callable[[str], None]) -> Fetched
     try:
         from mlflow.artifacts import download_artifacts, list_artifacts
         from mlflow.exceptions import MlflowException
-    except ImportError as error:
-        raise AppError("MLflow: install the extra `mlflow` (uv sync --extra mlflow)", ErrorCode.WRONG_USE) from error
+    except ModuleNotFoundError as error:
+        raise AppError(f"{url}: {extras.missing('mlflow') or error}") from error
     try:
         names = _files_of_mlflow(list_artifacts, url)
         root = _model_of_mlflow(names, url)

@@ -16,6 +16,7 @@ from app.price_inputs import declared_of, overrides_of
 from app.references import references_of
 from app.token_methods import token_method
 from app.windows import Window
+from gpufleet import extras
 from gpufleet.costs import charts, focus, forecast, page, series, slice_view
 from gpufleet.costs import digest as digests
 from gpufleet.costs import savings as savers
@@ -149,13 +150,13 @@ def html(document: FleetDocument, window: Window, allow_unpriced: bool, back: st
 
 
 def attachments(found: Digest, facts: LedgerFacts, book: PriceBook) -> list[tuple[str, str, bytes]]:
-    """The attachments of the digest's thread: name, title, content."""
+    """The attachments of the digest's thread: name, title, content. Without the extra `plots` there is no picture."""
     scope = found.report.scope
-    picture = charts.png(charts.cost_over_time(series.buckets(facts, book, _cuts(found)), scope.timezone))
-    return [
-        ("cost.png", f"{scope.environment}: cost over time by capacity type", picture),
-        ("cost.csv", f"{scope.environment}: figures by grouping", figures_csv(found.report).encode()),
-    ]
+    files = [("cost.csv", f"{scope.environment}: figures by grouping", figures_csv(found.report).encode())]
+    if extras.missing(charts.LIBRARY) is None:
+        picture = charts.png(charts.cost_over_time(series.buckets(facts, book, _cuts(found)), scope.timezone))
+        files.insert(0, ("cost.png", f"{scope.environment}: cost over time by capacity type", picture))
+    return files
 
 
 def month_spends(query: CostQuery, month: forecast.Month, now: datetime) -> dict[Interval, Spend]:

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 @policies_app.command("list")
 def list_rules(as_json: JsonOption = False) -> None:
     """List all rules, each with its reason."""
-    from policies.pack import RULES  # imports Pulumi's library, which is slow
+    from policies.pack import RULES  # slow to import
 
     if as_json:
         print_json([_described(rule) for rule in RULES])

@@ -15,11 +15,12 @@ from app.fleets import load
 from app.windows import Window, last_day
 from cli.files import write_json, write_text
 from cli.options import FleetOption, JsonOption
-from cli.output import STDERR, Exit, print_json
+from cli.output import STDERR, Exit, note, print_json
 from cli.trueup import trueup
 from cli.windows import parse_window
+from gpufleet import extras
+from gpufleet.costs import charts, focus, token_origins
 from gpufleet.costs import digest as digests
-from gpufleet.costs import focus, token_origins
 from gpufleet.costs.allocation import LedgerFacts
 from gpufleet.costs.document import document as as_document
 from gpufleet.costs.render import as_text, title
@@ -224,7 +225,8 @@ def _post_digest(
     key = reports.key(document, span, DIGEST)
     if not isinstance(delivery.receiver(), SlackBot):  # a webhook accepts no files
         return _send(document, key, message)
-    files = messages.files_message(key, "the picture, and the figures as CSV", reports.attachments(one, facts, book))
+    _note_missing_charts()
+    files = messages.files_message(key, "the figures of the report", reports.attachments(one, facts, book))
     return _send(document, key, message, replace(files, key=f"{key}/files"))
 
 
@@ -269,7 +271,13 @@ def _rendered(form: Format, documents: list[FleetDocument], window: Window, allo
             raise AppError(str(error)) from error
     if len(documents) != 1:
         raise AppError("an HTML file shows one fleet: give one --fleet", ErrorCode.WRONG_USE)
+    _note_missing_charts()
     return reports.html(documents[0], window, allow_unpriced)
+
+
+def _note_missing_charts() -> None:
+    if (why := extras.missing(charts.LIBRARY)) is not None:
+        note(f"without charts: {why}")
 
 
 def _all_sent(posts: Iterable[bool]) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pulumi_policy import Policy, PolicyPack
 
 from policies.context import ContextError, from_config
-from policies.pack import policies, unreadable
+from policies.engine import policies, unreadable
 from policies.settings import config_of
 
 

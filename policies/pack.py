@@ -1,26 +1,12 @@
-"""All rules, and the policies that the engine runs. Import has no side effects: only `__main__` starts a policy
-server.
-"""
+"""All rules of the policy pack, and a check of a plan without the engine."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
-
-from pulumi_policy import (
-    EnforcementLevel,
-    Policy,
-    PolicyResource,
-    ReportViolation,
-    ResourceValidationArgs,
-    ResourceValidationPolicy,
-    StackValidationArgs,
-    StackValidationPolicy,
-)
 
 from policies import access, budget, capacity, preview, resource_types
 from policies.context import Context
-from policies.resource import Properties, Resource
+from policies.resource import Resource
 from policies.rule import Rule, Violation
 
 if TYPE_CHECKING:
@@ -65,19 +51,6 @@ def close_to(name: str) -> list[str]:
     return difflib.get_close_matches(name, ids, n=3, cutoff=0.4) or ids
 
 
-def policies(context: Context) -> list[Policy]:
-    """Return the rules as policies for the engine, for one environment, and a policy for settings that could not be
-    read.
-    """
-    found = [policy for rule in RULES for policy in _policies_of(rule, context)]
-    if problems := problems_of(context):
-        found.append(unreadable("; ".join(problems)))
-    if context.unknown:
-        ignored = f"{', '.join(context.unknown)}: this release of the policy pack does not know it, and ignores it"
-        found.append(_on_settings("settings-all-known", ignored, EnforcementLevel.ADVISORY))
-    return found
-
-
 def problems_of(context: Context) -> list[str]:
     """Return why these settings do not allow a check of the plan: unreadable parts, and exceptions that use an old
     rule id.
@@ -88,59 +61,3 @@ def problems_of(context: Context) -> list[str]:
             named = f"the exception for {exception.resource}: {exception.rule}"
             found.append(f"{named} is now {new}; check whether the exception is still needed")
     return found
-
-
-def unreadable(why: str) -> Policy:
-    """Return a policy that refuses the plan and reports why the environment's settings are unusable."""
-    return _on_settings("settings-known", why, EnforcementLevel.MANDATORY)
-
-
-def _on_settings(name: str, message: str, level: EnforcementLevel) -> Policy:
-    def validate(args: StackValidationArgs, report: ReportViolation) -> None:
-        report(message, None)
-
-    return StackValidationPolicy(
-        name=name,
-        description="A plan is checked against the settings of its environment.",
-        validate=validate,
-        enforcement_level=level,
-    )
-
-
-def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
-    """Yield one policy per method. A resource policy checks the requested properties before each resource is created.
-    A stack policy checks the whole plan as it will be; in it, a provider leaves unset properties unknown.
-    """
-    described = f"{rule.reason} {rule.remedy}"
-    if rule.of_one is not None:
-        of_one = replace(rule, of_all=None)
-
-        def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
-            resource = Resource(type=args.resource_type, name=args.name, props=Properties(args.props), urn=args.urn)
-            for violation in of_one.check([resource], context):
-                report(rule.message(violation), None)
-
-        yield ResourceValidationPolicy(
-            name=rule.id, description=described, validate=validate, enforcement_level=EnforcementLevel.MANDATORY
-        )
-
-    if rule.of_all is not None:
-        of_all = replace(rule, of_one=None)
-
-        def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-            for violation in of_all.check([_resource(r) for r in args.resources], context):
-                report(rule.message(violation), None)
-
-        yield StackValidationPolicy(
-            name=rule.id, description=described, validate=validate_stack, enforcement_level=EnforcementLevel.MANDATORY
-        )
-
-
-def _resource(raw: PolicyResource) -> Resource:
-    return Resource(
-        type=raw.resource_type,
-        name=raw.name,
-        props=Properties(raw.props),
-        urn=raw.urn,
-        depends={key: tuple(r.urn for r in found) for key, found in raw.property_dependencies.items()},
-    )

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeGuard
 
-from pulumi_policy.proxy import UnknownValueError
-
 from gpufleet.domain.parsed import is_list, is_map
 
 
@@ -173,5 +171,14 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
 def _read(container: Any, key: Any) -> Any:
     try:
         return plain(container[key])
-    except UnknownValueError:
+    except _unknown_value():
         return UNKNOWN
+
+
+def _unknown_value() -> type[Exception]:
+    """Return the error of the engine's proxies for an unknown value. Only code that the engine runs meets it: the
+    library is in the extra `pulumi`, and slow to import.
+    """
+    from pulumi_policy.proxy import UnknownValueError
+
+    return UnknownValueError

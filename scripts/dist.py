@@ -1,9 +1,9 @@
 """`make dist`: creates the wheel and the control host's bundle in `dist/`, each with its bill of materials (CycloneDX
 1.5).
 
-The bundle's bill lists its contents. The wheel's bill lists the packages that uv.lock installs with it. Both name the
-SHA-256 of each file from uv.lock, and each licence that `scripts.licences` finds. The same commit gives the same
-bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
+The bundle's bill lists its contents. The wheel's bill lists the packages that uv.lock installs with it and with its
+extras. Both name the SHA-256 of each file from uv.lock, and each licence that `scripts.licences` finds. The same
+commit gives the same bytes: times are those of the commit, or SOURCE_DATE_EPOCH.
 """
 
 import argparse
@@ -36,6 +36,8 @@ from scripts.licences import Allowed, installed, licence_of, read_list
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 EPOCH: Final = "SOURCE_DATE_EPOCH"
+WHEEL: Final = (*bundles.LOCKED, "--extra", "all")
+"""Arguments of uv that export the packages of the wheel's bill."""
 LIMIT_S: Final = 300
 SUFFIX: Final = ".cdx.json"
 
@@ -179,7 +181,7 @@ def make(out: Path, machine: str, python: str) -> list[Path]:
     wheel = build_wheel(out, uv, epoch)
     packed = bundles.make(out / bundle.ARCHIVE_NAME, machine, python, dependencies=True).path
     files: list[Path] = []
-    for artefact, options, inside in ((wheel, bundles.LOCKED, None), (packed, bundles.EXPORT, packed_in(packed))):
+    for artefact, options, inside in ((wheel, WHEEL, None), (packed, bundles.EXPORT, packed_in(packed))):
         place = out / f"{artefact.name}{SUFFIX}"
         place.write_text(bill(export(uv, options), artefact, inside, epoch), "utf-8")
         files += [artefact, place]

@@ -16,6 +16,8 @@ from gpufleet.costs.series import Lane, TimeBucket
 from gpufleet.domain.model import CapacityType
 from gpufleet.ledger.facts import EndCause
 
+LIBRARY: Final = "matplotlib"
+"""The module that draws. It is in the extra `plots`."""
 COLOURS: Final[Mapping[CapacityType, str]] = {
     CapacityType.RESERVED: "#4477aa",
     CapacityType.SPOT: "#228833",

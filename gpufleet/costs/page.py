@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from gpufleet import extras
 from gpufleet.costs import charts, digest, energy_render, render, slice_view, speed, token_origins
 from gpufleet.costs.digest import Digest
 from gpufleet.costs.document import METHOD, instant
@@ -37,21 +38,22 @@ def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], ba
     """The whole file. `back`: the address of the previous page; empty: no link back."""
     report = found.report
     title = f"Cost report: {report.scope.environment}"
+    no_charts = extras.missing(charts.LIBRARY)
     parts = [
         f'<nav aria-label="Back"><a href="{escape(back)}">Back</a></nav>' if back else "",
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(render.title(report))}</p>',
         _numbers(found),
         _notes(report),
-        _over_time(report, buckets),
-        _unit_costs(report),
+        _without_charts(no_charts) if no_charts else _over_time(report, buckets),
+        "" if no_charts else _unit_costs(report),
         *(_table(report, by) for by in (By.POOL, By.MODEL, By.CAPACITY_TYPE, By.TEAM)),
         _table(report, By.ADAPTER) if report.adapters else "",
         _slices(report),
         _token_origins(report),
         _energy(report),
         _speeds(report),
-        _timelines(report, lanes),
+        "" if no_charts else _timelines(report, lanes),
         _list("Waste by cause", digest.waste_lines(found.waste) or ["none"]),
         _list("Savings", digest.savings_lines(found.savings)),
         _coverage(report),
@@ -82,6 +84,10 @@ def _notes(report: Report) -> str:
     more = "".join(f"<li>{escape(note)}</li>" for note in report.notes[3:])
     rest = f"<details><summary>{len(report.notes) - 3} more notes</summary><ul>{more}</ul></details>" if more else ""
     return f"<ul>{few}</ul>{rest}"
+
+
+def _without_charts(why: str) -> str:
+    return f'<p class="soft">This page has no charts: {escape(why, quote=False)}</p>'
 
 
 def _over_time(report: Report, buckets: Sequence[TimeBucket]) -> str:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, SQLAlchemyError
 
+from gpufleet import extras
 from gpufleet.ledger.database import open_database, writing
 
 HEAD: Final = "0015"
@@ -53,6 +54,8 @@ def open_ledger(url: str) -> Engine:
             raise LedgerError(f"{shown}: its folder cannot be created: {error.strerror or error}") from error
     try:
         engine = open_database(url)
+    except ModuleNotFoundError as error:
+        raise LedgerError(f"{shown}: {extras.missing('psycopg') or error}") from error
     except (ImportError, SQLAlchemyError, TypeError) as error:
         raise LedgerError(f"{shown}: {error}: write sqlite:////path/ledger.db or postgresql://…") from error
     return _at_head(engine, shown)

@@ -3,6 +3,7 @@
 import csv
 import json
 import sqlite3
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -119,6 +120,19 @@ def test_the_page_is_one_file_without_network_or_script(fleet: Path, tmp_path: P
     assert ODD_MODEL in shown
     for heading in ("Cost over time", "Waste by cause", "Savings", "Coverage", "Prices", "Method"):
         assert heading in shown
+
+
+def test_without_matplotlib_the_page_and_the_command_name_the_extra(
+    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    out = tmp_path / "cost.html"
+    done = call("cost", "--fleet", fleet, *WINDOW, "--format", "html", "--out", out)
+    remedy = "matplotlib is not installed; install the extra plots: uv tool install 'gpu-fleet[plots]'"
+    assert (done.exit_code, done.stderr.strip()) == (0, f"without charts: {remedy}")
+    text = out.read_text(encoding="utf-8")
+    assert f"This page has no charts: {remedy}" in text
+    assert "<svg" not in text and "By pool" in text
 
 
 def test_waste_names_the_cause_and_what_to_do(fleet: Path) -> None:
@@ -326,6 +340,15 @@ def test_a_digest_by_a_timer_is_posted_once_and_then_silent(fleet: Path, slack: 
     assert (stdout_of(*arguments), len(slack.channels.messages)) == ("", posted)
     silent = document(tmp_path, notify=None)
     assert stdout_of("digest", "--daily", "--post", "--quiet", "--fleet", silent) == ""
+
+
+def test_without_matplotlib_the_thread_of_the_digest_has_the_csv(
+    fleet: Path, slack: SlackSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    stdout_of("digest", "--fleet", fleet, *WINDOW, "--post")
+    (table,) = slack.channels.messages[1].content["files"]
+    assert slack.files.contents[table["id"]].startswith(b"grouping,")
 
 
 def test_chart_and_csv_of_the_digest_are_in_its_thread(fleet: Path, slack: SlackSink) -> None:
