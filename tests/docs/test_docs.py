@@ -11,7 +11,7 @@ from mkdocs.config import load_config
 
 from gpufleet.domain.decisions import Reason
 from gpufleet.toolchain.folders import ROOT
-from scripts import reference
+from scripts import import_graph, reference
 
 DOCS = ROOT / "docs"
 
@@ -64,6 +64,10 @@ def test_python_code_of_a_page_runs(page: Path, number: int, block: str) -> None
 def test_generated_page_is_current(name: str) -> None:
     written = (reference.FOLDER / name).read_text() if (reference.FOLDER / name).exists() else ""
     assert written == reference.pages()[name], "run `python -m scripts.reference`"
+
+
+def test_the_picture_of_imports_is_current() -> None:
+    assert import_graph.PICTURE.read_text() == import_graph.svg(), "run `python -m scripts.import_graph`"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
