@@ -47,8 +47,8 @@ def svg() -> str:
         """     font-family="-apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="14">""",
         "  <title>Which packages of gpu-fleet import which</title>",
         "  <defs>",
-        '    <marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="6" markerHeight="6" orient="auto">',
-        '      <path d="M0 0 10 5 0 10z" fill="#475569"/></marker>',
+        '   <marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="6" markerHeight="6" orient="auto">',
+        '     <path d="M0 0 10 5 0 10z" fill="#475569"/></marker>',
         "  </defs>",
         f'  <rect width="{WIDTH}" height="{bottom + MARGIN}" fill="#ffffff"/>',
         f'  <rect x="{MARGIN}" y="{top}" width="{WIDTH - 2 * MARGIN}" height="{bottom - top}" rx="10"'
