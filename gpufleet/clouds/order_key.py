@@ -82,7 +82,7 @@ def reader(reference: str | None, region: str) -> Callable[[], OrderKey]:
         except OSError as error:
             raise CloudError(
                 f"the key that signs orders cannot be read, so no instance accepts orders: {error}; only the control"
-                " host and people with that right may read it (docs/security.md, Orders to agents)"
+                " host and people with that right may read it (docs/threat-model.md, Orders to agents)"
             ) from error
 
     return read

@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.toolchain.folders import ROOT
 
-TABLE = (ROOT / "docs" / "security.md").read_text().partition("## Bad input")[2].partition("\n## ")[0]
+TABLE = (ROOT / "docs" / "threat-model.md").read_text().partition("## Bad input")[2].partition("\n## ")[0]
 ROWS = [line for line in TABLE.splitlines() if line.startswith("|")][2:]
 
 

@@ -33,8 +33,9 @@ def test_a_randomly_varying_pool_saves_more_than_its_peak_with_a_margin(kind: st
 
 @pytest.mark.parametrize("kind", ["drift", "dense", "dead"])
 def test_for_single_replicas_our_rule_is_close_to_the_best_fixed_timer(kind: str) -> None:
-    """The result is at most 5 points of foresight's net behind the best timer in hindsight. docs/watchdogs.md has all
-    kinds.
+    """The result is at most 5 points of foresight's net behind the best timer in hindsight.
+
+    docs/watchdog-defaults.md has all kinds.
     """
     nets = net_savings.compared(history(kinds.KINDS[kind](REPLICAS, 0.95, 1)), IdlePolicy(), COLD_START)
     for price in ("30m", "1h"):

@@ -378,7 +378,7 @@ def test_several_copies_share_one_page_with_process_metrics(given: tuple[str, ..
 def test_docs_list_the_flags_that_settings_may_give(kind: str) -> None:
     text = (ROOT / "docs" / "security.md").read_text("utf-8")
     title, launch = CONTRACTS[kind].title, CONTRACTS[kind].launch
-    listed = text.partition("- **Engine arguments.**")[2].partition(f"  {title}: ")[2].partition("`.\n")[0]
+    listed = text.partition("## Engine arguments")[2].partition(f"- **{title}**: ")[2].partition("`.\n")[0]
     assert launch is not None
     assert set(re.findall(r"`(--?[a-z0-9_-]+)", listed)) == launch.flags
 

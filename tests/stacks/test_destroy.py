@@ -44,7 +44,7 @@ def test_protected_resources_stay_until_an_operator_unprotects_them(tmp_path: Pa
         refused = engine.run("destroy", "--yes", "--skip-preview", "--stack", STACK, fails=True)
         assert "pulumi state unprotect" in refused
         assert any(kind in refused for kind in PROTECTED)
-        assert "pulumi state unprotect" in (ROOT / "docs" / "security.md").read_text()
+        assert "pulumi state unprotect" in (ROOT / "docs" / "guides" / "remove-an-environment.md").read_text()
         assert bucket in {found["Name"] for found in engine.client("s3").list_buckets()["Buckets"]}
 
         engine.run("state", "unprotect", "--all", "--yes", "--stack", STACK)

@@ -1,4 +1,4 @@
-"""Tests of the threat model in docs/security.md: compares each row with the permissions that `pulumi up` grants to
+"""Tests of the threat model in docs/threat-model.md: compares each row with the permissions that `pulumi up` grants to
 machines.
 """
 
@@ -146,8 +146,8 @@ CALLS: Final[Mapping[str, Sequence[Call]]] = {
 
 def table() -> dict[str, tuple[str, ...]]:
     """Return the cells of each row of the page's table."""
-    text = (ROOT / "docs" / "security.md").read_text("utf-8")
-    section = text.partition("## Threat model\n")[2].partition("\n## ")[0]
+    text = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    section = text.partition("## What a compromised machine can do\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     return {row[0]: tuple(row[1:4]) for row in rows[2:]}
 

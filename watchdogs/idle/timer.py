@@ -12,7 +12,7 @@ from typing import Final
 from gpufleet.domain.policies import IdlePolicy
 
 MARGIN: Final = timedelta(minutes=15)
-"""Waited beyond break-even. Chosen on one half of the replicas of a recorded service (docs/watchdogs.md)."""
+"""Waited beyond break-even. Chosen on one half of the replicas of a recorded service (docs/watchdog-defaults.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

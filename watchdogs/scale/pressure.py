@@ -21,7 +21,7 @@ RECORDED_SPAN: Final = timedelta(minutes=6)
 """Window of recorded percentiles, unless the monitoring settings differ, plus a step of one minute."""
 QUANTILE: Final = 0.95
 SLOW_QUANTILE: Final = 0.25
-"""Quantile over the minutes of a day in which an objective was missed. docs/watchdogs.md compares other values."""
+"""Quantile over the minutes of a day in which an objective was missed. docs/watchdog-defaults.md compares others."""
 _STAT: Final = "stat"
 _INSTANCE: Final = "instance_id"
 _ENGINE: Final = "engine"

@@ -118,7 +118,7 @@ def _growth(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail:
 def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
     """The group where one spot instance would be safer; only for a stable pool, and only with a surge allowed."""
     if pool.policy.max_surge < 1 or pool.spare == 0:
-        return None  # without a spare each loss matters, and more zones mean more losses (docs/watchdogs.md)
+        return None  # without a spare each loss matters, and more zones mean more losses (docs/watchdog-defaults.md)
     whole = sizes.spot == sizes.spot_ready == sizes.spot_wanted
     if (
         not whole

@@ -1,4 +1,4 @@
-"""The arithmetic of risk against the rule as docs/watchdogs.md has it, and each choice against all others."""
+"""The arithmetic of risk against the rule as docs/watchdog-defaults.md has it, and each choice against all others."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
