@@ -1,5 +1,5 @@
-"""Tests of the threat model in docs/threat-model.md: compares each row with the permissions that `pulumi up` grants to
-machines.
+"""Tests of the threat model in docs/threat-model.md: compares each row with the permissions that `pulumi up` grants
+to machines.
 """
 
 import json

@@ -5,8 +5,8 @@ matters is whether one loss exceeds the spare. With one spare, five instances ar
 the zone that fails least; two per zone is worse than both. Zones of one region fail together more often than others.
 
 The constants were chosen on generated markets (benchmarks/markets.py: nine zones in three regions, correlated
-within the region), seeds 0 to 3, and checked on others; docs/watchdog-defaults.md has the figures. None was fitted to a
-recorded trace.
+within the region), seeds 0 to 3, and checked on others; docs/watchdog-defaults.md has the figures. None was
+fitted to a recorded trace.
 """
 
 from collections.abc import Mapping, Sequence
