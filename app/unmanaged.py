@@ -1,16 +1,20 @@
 """Judges unmanaged GPU instances by the metrics of their cloud or of a store. It writes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 
-from app import api_calls
+from app import api_calls, unmanaged_slices
 from app.adapters import FleetPrices, FleetUtilization
+from app.cost_sources import PrometheusSampleSource
 from app.errors import AppError, ErrorCode
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import CloudWatch
 from gpufleet.clouds.aws.inventory import AwsInventory
-from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.clouds.samples import PrometheusSamples
+from gpufleet.costs.samples import RawSeries
+from gpufleet.costs.slice_bills import SliceReport
 from gpufleet.domain import durations
 from gpufleet.domain.decisions import ChangeBudget, Plan
 from gpufleet.domain.evidence import Evidence
@@ -47,25 +51,33 @@ class UnmanagedInstances:
 
     plan: Plan
     api_calls: dict[str, int]
+    slices: SliceReport = field(default_factory=SliceReport)
+    """The cost by slice over the window; empty without a metrics store."""
 
 
 def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
     """Judge the GPU instances there. Raises AppError when the inventory or the metrics are incomplete."""
     window = _window(place.window)
-    store = None if place.prometheus is None else Prometheus(place.prometheus)
+    store = None if place.prometheus is None else PrometheusSamples(place.prometheus)
     try:
         calls, listed = _instances(place)
         chosen = listed.instances if place.tag is None else filter(with_tag(place.tag), listed.instances)
         alive = [instance for instance in chosen if instance.alive]
-        evidence = _evidence(calls, store, [instance.id for instance in alive], window, now)
+        ids = [instance.id for instance in alive]
+        evidence = _evidence(calls, store, ids, window, now)
+        series = [] if store is None else _series(store, ids, window, now)
     except OSError as error:
         raise AppError(f"{place.cloud} {place.region}: {error}") from error
     finally:
         if store is not None:
             store.close()
     seen = InstanceList(instances=alive, errors=listed.errors)
-    plan = _judged(place, seen, evidence, window, now)
-    return UnmanagedInstances(plan=plan, api_calls=api_calls.by_operation(calls, store))
+    usd = _usd_per_hour(place, alive, now)
+    return UnmanagedInstances(
+        plan=_judged(place, seen, evidence, usd, window, now),
+        api_calls=api_calls.by_operation(calls, store),
+        slices=unmanaged_slices.cost_by_slice(alive, series, usd, window, now),
+    )
 
 
 def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
@@ -86,7 +98,7 @@ def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
 
 
 def _evidence(
-    calls: api_calls.Calls, store: Prometheus | None, ids: Sequence[str], window: timedelta, now: datetime
+    calls: api_calls.Calls, store: PrometheusSamples | None, ids: Sequence[str], window: timedelta, now: datetime
 ) -> Mapping[str, Evidence]:
     """The evidence from the store; without a store from CloudWatch, which only AWS has."""
     if store is None and isinstance(calls, AwsCalls) and ids:
@@ -99,16 +111,32 @@ def _evidence(
     return found
 
 
-def _judged(
+def _series(store: PrometheusSamples, ids: Sequence[str], window: timedelta, now: datetime) -> list[RawSeries]:
+    """Raw samples of accelerators and engines in the window."""
+    source, names = PrometheusSampleSource(store), "|".join(unmanaged_slices.NAMES)
+    found: list[RawSeries] = []
+    for start in range(0, len(ids), AT_ONCE):
+        selector = f'{{__name__=~"{names}",{of_instances(ids[start : start + AT_ONCE])}}}'
+        found += source.samples(selector, now - window, now)
+    return found
+
+
+def _usd_per_hour(place: SearchScope, instances: Sequence[Instance], now: datetime) -> dict[str, Decimal]:
+    """The price of each instance; absent: unknown."""
+    book = PriceBook(region=place.region, overrides=(), observed=(), packaged=PackagedPrices())
+    prices = FleetPrices(book, place.cloud, place.region, now)
+    found = {instance.id: prices.usd_per_hour(instance) for instance in instances}
+    return {key: usd for key, usd in found.items() if usd is not None}
+
+
+def _judged(  # noqa: PLR0913 - what an observation holds
     place: SearchScope,
     listed: InstanceList,
     evidence: Mapping[str, Evidence],
+    usd: Mapping[str, Decimal],
     window: timedelta,
     now: datetime,
 ) -> Plan:
-    book = PriceBook(region=place.region, overrides=(), observed=(), packaged=PackagedPrices())
-    prices = FleetPrices(book, place.cloud, place.region, now)
-    found = {instance.id: prices.usd_per_hour(instance) for instance in listed.instances}
     known = known_of(place.cloud, listed.instances)
     seen = OrphanObservation(
         environment="",
@@ -119,7 +147,7 @@ def _judged(
         budget=ChangeBudget(per_run=0, per_hour=0),
         gpus_expected=known.gpus_expected,
         watts_rated=known.watts_rated,
-        usd_per_hour={key: usd for key, usd in found.items() if usd is not None},
+        usd_per_hour=usd,
     )
     return inspect(seen, OrphanPolicy(name="look", window=window, min_age=window), now)
 

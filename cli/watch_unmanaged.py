@@ -1,7 +1,7 @@
 """`gpufleet watch idle --region`: judges GPU instances that gpufleet did not create. It never writes."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -9,7 +9,12 @@ from app import unmanaged
 from app.unmanaged import SearchScope
 from cli import plans
 from cli.output import STDOUT, Exit, after_the_work, print_json
+from gpufleet.costs import render, slice_view
+from gpufleet.costs.slice_bills import SliceReport
 from gpufleet.domain.decisions import Reason
+
+MOST_SLICES: Final = 40
+"""Rows of the table by slice; the others are one row."""
 
 RegionOption = Annotated[
     str | None,
@@ -47,11 +52,23 @@ def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
     idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]
     total, unpriced = plans.total_of(decision.usd_per_hour for decision in idle)
     if as_json:
+        slices = {"slices": slice_view.document(found.slices)}
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
-        print_json(plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | {"api_calls": found.api_calls})
+        print_json(
+            plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | slices | {"api_calls": found.api_calls}
+        )
     else:
         unknown = f" and {unpriced} of unknown price" if unpriced else ""
         with after_the_work():
             plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
             STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
+            _show_slices(found.slices)
     return Exit.FOUND if idle else Exit.DONE
+
+
+def _show_slices(found: SliceReport) -> None:
+    """Print the cost by slice over the window, if an instance has slices or shared devices."""
+    if found.rows:
+        lines = [slice_view.HEADINGS, *slice_view.rows(found, MOST_SLICES)]
+        for line in ("", render.table(lines, frozenset({0, 1, 2})), *slice_view.facts(found)):
+            STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
