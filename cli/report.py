@@ -218,7 +218,7 @@ def _post_digest(
     message = messages.digest_message(
         title=f"GPU cost, {document.environment}",
         numbers=[(n.name, n.value, n.trend) for n in digests.numbers(one)],
-        waste=digests.waste_lines(one.waste),
+        waste=digests.all_waste_lines(one),
         text=digests.pool_table(one),
         notes=[*token_origins.lines(one.report.token_origins), *one.report.notes],
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from gpufleet.costs import render, token_origins
+from gpufleet.costs import render, slice_view, token_origins
 from gpufleet.costs.forecast import BudgetState, BudgetUse, Forecast
 from gpufleet.costs.report import By, Report
 from gpufleet.costs.savings import Savings
@@ -129,6 +129,11 @@ def _no_price(names: Sequence[str]) -> str:
     return f" (no price of {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
 
+def all_waste_lines(digest: Digest) -> list[str]:
+    """The waste by cause, and one line about idle slices, which may be of instances that are used."""
+    return [*waste_lines(digest.waste), *slice_view.idle_lines(digest.report.slices)]
+
+
 def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
     """The most expensive waste, each with advice."""
     step = render.step_of(waste_total(found))
@@ -168,7 +173,7 @@ def as_text(digest: Digest) -> str:
     lines = [render.title(digest.report), ""]
     lines += [f"{n.name}: {n.value}{f'  {n.trend}' if n.trend else ''}" for n in numbers(digest)]
     lines += [f"budget of {name}: {budget_text(use)}" for name, use in digest.budgets]
-    lines += ["", "Waste:", *(f"  {line}" for line in waste_lines(digest.waste) or ["none"])]
+    lines += ["", "Waste:", *(f"  {line}" for line in all_waste_lines(digest) or ["none"])]
     lines += ["", "Saved:", *(f"  {line}" for line in savings_lines(digest.savings))]
     lines += ["", pool_table(digest)]
     lines += ["", *token_origins.lines(digest.report.token_origins)] if digest.report.token_origins else []

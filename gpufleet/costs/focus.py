@@ -24,6 +24,9 @@ from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.csv_cells import cell
 from gpufleet.costs.energy import Energy, energy_of, joules
 from gpufleet.costs.report import Report
+from gpufleet.costs.slice_bills import SliceCost
+from gpufleet.costs.slice_view import part_name
+from gpufleet.costs.slot_parts import PartState
 from gpufleet.costs.teams import Part, UseShare, split_time
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
@@ -110,6 +113,13 @@ CUSTOM: Final = (
     "x_PriceSource",
     "x_PromptTokens",
     "x_RequestedModel",
+    "x_SliceDevice",
+    "x_SliceId",
+    "x_SliceProfile",
+    "x_SliceRule",
+    "x_SliceShare",
+    "x_SliceState",
+    "x_SliceUsers",
     "x_State",
     "x_Team",
 )
@@ -181,7 +191,8 @@ def rows(reports: Iterable[Report], account: str, fleet: str = "", *, by_team: b
 
     `fleet` makes the ids of shared resources unique. `by_team`: charges of pools that the report splits over teams or
     LoRA adapters are split by the same weights; tokens are then written once for each part, as in the report. A pool
-    that it splits over both is split over teams.
+    that it splits over both is split over teams. Other charges of nodes with slices or shared devices are split by
+    the amounts of the report by slice.
     """
     for report in reports:
         bought: dict[str, _Purchase] = {}
@@ -205,8 +216,8 @@ class _Served:
 
 
 def _split(report: Report, shares: Iterable[UseShare]) -> Iterator[tuple[Charge, Row, _Served]]:
-    """Each charge with its team and requested model, and the tokens and the energy of its row: those of its instance
-    or part.
+    """Each charge with its team, requested model and slice, and the tokens and the energy of its row: those of its
+    instance or part.
     """
     of_pool: dict[str | None, list[UseShare]] = {}
     of_part: dict[tuple[str, str], _Served] = {}
@@ -219,16 +230,58 @@ def _split(report: Report, shares: Iterable[UseShare]) -> Iterator[tuple[Charge,
     for run, one in report.energies:
         if run is not None:
             of_instance.setdefault(one.instance_id, _Served()).energy += energy_of(one.use, one.factor)
+    of_node = _by_node(report.slices.rows)
     for charge in sorted(report.charges, key=_used_first):
         split = of_pool.get(charge.pool, [])
         if not split:
-            yield charge, {"x_Team": charge.owner}, of_instance.pop(charge.resource, _Served())
+            served = of_instance.pop(charge.resource, _Served())
+            for row, duration in _by_slice(charge, of_node.get((charge.resource, charge.pool, charge.owner), [])):
+                yield replace(charge, duration=duration), {"x_Team": charge.owner, **row}, served
+                served = _Served()  # once
             continue
         parts = split_time(charge.duration, [share.weight for share in split])
         for share, duration in zip(split, parts, strict=True):
             if duration:
                 served = of_part.pop((share.pool, share.name), _Served())
                 yield replace(charge, duration=duration), _whose(charge, share), served
+
+
+def _by_node(slices: Iterable[SliceCost]) -> dict[tuple[str, str | None, str | None], list[SliceCost]]:
+    found: dict[tuple[str, str | None, str | None], list[SliceCost]] = {}
+    for one in slices:
+        found.setdefault((one.instance_id, one.pool, one.owner), []).append(one)
+    return found
+
+
+_NOT_OF_SLICES: Final = (PartState.STARTING, PartState.FIXED)
+
+
+def _by_slice(charge: Charge, slices: Iterable[SliceCost]) -> Iterator[tuple[Row, timedelta]]:
+    """The slices of a charge with their time: by their amounts in the report, so that both add up to the same."""
+    parts = [
+        (_slice(one, state), amount)
+        for one in slices
+        for state, amount in one.figure.amounts.items()
+        if state not in _NOT_OF_SLICES and amount > 0
+    ]
+    if charge.kind is not ChargeKind.TIME or charge.state is UseState.STARTING or not parts:
+        yield {}, charge.duration
+        return
+    times = split_time(charge.duration, [amount for _, amount in parts])
+    yield from ((row, time) for (row, _), time in zip(parts, times, strict=True) if time)
+
+
+def _slice(one: SliceCost, state: PartState) -> Row:
+    return {
+        "x_ModelName": one.model,
+        "x_SliceDevice": one.key.device or None,
+        "x_SliceId": one.key.slice or None,
+        "x_SliceProfile": one.key.profile or None,
+        "x_SliceRule": "inseparable" if len(one.key.users) > 1 else part_name(one),
+        "x_SliceShare": one.key.size,
+        "x_SliceState": state.value,
+        "x_SliceUsers": " ".join(one.key.users) or None,
+    }
 
 
 def _whose(charge: Charge, share: UseShare) -> Row:

@@ -21,7 +21,7 @@ from gpufleet.costs.energy import InstanceEnergy, factor_spans, split_by_instanc
 from gpufleet.costs.pricing import FOREVER, PricingPeriod
 from gpufleet.costs.report import NONE, QUIET, Report, ReportScope, WindowFacts, compute, uncollected
 from gpufleet.costs.series import priced_alone
-from gpufleet.costs.slice_bills import SliceReport, by_slice, node_bills
+from gpufleet.costs.slice_bills import SliceReport, by_slice, node_bills, with_energy
 from gpufleet.costs.slices import allocate
 from gpufleet.costs.tokens import EngineTokens, engine_tokens
 from gpufleet.costs.uncertainty import known_until
@@ -197,7 +197,8 @@ class CostQuery:
             if not seen:
                 return SliceReport()
             bills = node_bills(found.charges, seen.keys())
-            return by_slice(allocate(bills, units.unit_hours(connection, self._fleet, since, until), seen))
+            slices = by_slice(allocate(bills, units.unit_hours(connection, self._fleet, since, until), seen))
+        return with_energy(slices, _measured_mj(found))
 
     def _would_change(self, closed: Report) -> Iterator[str]:
         """The differences that today's settings and facts would make to a closed window."""
@@ -253,6 +254,15 @@ class _ObservedFacts:
 def _inside(gaps: Iterable[Interval], since: datetime, until: datetime) -> list[Interval]:
     """The intervals that overlap the window."""
     return [(start, end) for start, end in gaps if start < until and end > since]
+
+
+def _measured_mj(found: Report) -> dict[str, int]:
+    """The measured energy of each instance in millijoules."""
+    sums = defaultdict[str, int](int)
+    for _, one in found.energies:
+        if one.use.measured_us:
+            sums[one.instance_id] += one.use.millijoules
+    return sums
 
 
 def _by_name(rows: Iterable[Charge]) -> defaultdict[str, Decimal]:

@@ -1,8 +1,8 @@
 """The bills of nodes with slices or shared devices, from the charges of a report, and what they add up to. Pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Final
@@ -105,6 +105,8 @@ class SliceCost:
     kind: PartState
     """`used` for rows of slices and devices, whatever their use; otherwise the only state of the row."""
     figure: SliceFigure
+    allocated_mj: int | None = None
+    """Its part of the node's measured energy in millijoules: allocated, not measured. None: unknown."""
 
     @property
     def is_reported(self) -> bool:
@@ -149,6 +151,26 @@ def by_slice(parts: Iterable[NodePart]) -> SliceReport:
         for key, (part, kind) in firsts.items()
     ]
     return SliceReport(rows=sorted(rows, key=_largest_first), total=total, nodes=len(nodes))
+
+
+def with_energy(found: SliceReport, measured_mj: Mapping[str, int]) -> SliceReport:
+    """Divide the measured energy of nodes over their parts like their cost; the parts add up to it.
+
+    Exporters measure devices, not slices. A node without a measurement or with an unknown price has no such energy.
+    """
+    rows = list(found.rows)
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        if row.kind is not PartState.FIXED:
+            nodes[row.instance_id].append(number)
+    for name, numbers in nodes.items():
+        figures = [rows[number].figure for number in numbers]
+        weights = [figure.amount for figure in figures]
+        if name in measured_mj and any(weights) and not any(figure.unpriced for figure in figures):
+            parts = money.split(Decimal(measured_mj[name]), weights, Decimal(1))
+            for number, part in zip(numbers, parts, strict=True):
+                rows[number] = replace(rows[number], allocated_mj=int(part))
+    return replace(found, rows=rows)
 
 
 def _largest_first(row: SliceCost) -> tuple[object, ...]:

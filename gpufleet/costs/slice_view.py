@@ -7,6 +7,7 @@ from io import StringIO
 from typing import Any, Final
 
 from gpufleet.costs.csv_cells import cell
+from gpufleet.costs.energy import joules
 from gpufleet.costs.slice_bills import SliceCost, SliceFigure, SliceReport
 from gpufleet.costs.slot_parts import PartState, Stranded
 from gpufleet.domain import money
@@ -119,7 +120,41 @@ def facts(found: SliceReport) -> list[str]:
     usd = {state: money.usd(found.total.amounts[state], money.CENT) for state in PartState}
     return [
         f"by slice: {found.nodes} nodes with slices or shared devices; idle {usd[PartState.IDLE]:,} USD, stranded"
-        f" {usd[PartState.STRANDED]:,} USD, unmeasured {usd[PartState.UNMEASURED]:,} USD (counts as used)"
+        f" {usd[PartState.STRANDED]:,} USD, unmeasured {usd[PartState.UNMEASURED]:,} USD (counts as used)",
+        _energy_fact(found),
+    ]
+
+
+def _energy_fact(found: SliceReport) -> str:
+    known = [row.allocated_mj for row in found.rows if row.allocated_mj is not None]
+    if not known:
+        return "energy by slice: unknown, because no energy of these nodes was measured or their price is unknown"
+    return (
+        f"energy by slice: {joules(sum(known)):,.0f} J of {len({row.instance_id for row in found.rows})} nodes are"
+        " allocated like their cost (`joules_allocated` in JSON and CSV): devices have energy counters, slices none"
+    )
+
+
+def idle_lines(found: SliceReport) -> list[str]:
+    """One line about idle slices, with the most expensive one; none if no slice was idle."""
+    idle = [row for row in found.rows if row.figure.amounts[PartState.IDLE] > 0]
+    if not idle:
+        return []
+    worst = max(idle, key=lambda row: row.figure.amounts[PartState.IDLE])
+    place, name, pool = names(worst)
+    total, most, stranded = (
+        money.usd(amount, money.CENT)
+        for amount in (
+            found.total.amounts[PartState.IDLE],
+            worst.figure.amounts[PartState.IDLE],
+            found.total.amounts[PartState.STRANDED],
+        )
+    )
+    least = "at least " if found.total.unpriced else ""
+    return [
+        f"{least}{total:,} USD  idle in {len(idle)} slices or shared accelerators, most in {place} of {pool}, {name}:"
+        f" {most:,} USD; {stranded:,} USD stranded; a part of an instance cannot be ended: move its work or divide"
+        " the accelerator in another way"
     ]
 
 
@@ -148,6 +183,7 @@ def document(found: SliceReport) -> dict[str, Any]:
                 "stranded": row.key.stranded or None,
                 **_amounts(amounts, row.figure),
                 "usd_per_hour": None if row.figure.usd_per_hour is None else format(row.figure.usd_per_hour, "f"),
+                "joules_allocated": None if row.allocated_mj is None else format(joules(row.allocated_mj), "f"),
             }
             for row, amounts in zip(found.rows, table, strict=True)
         ],
@@ -183,6 +219,7 @@ CSV_COLUMNS: Final = (
     "environment", "instance", "device", "slice", "profile", "share_of_device", "part", "stranded", "users",
     "inseparable", "engine", "model", "pool", "team", "usd", "usd_used", "usd_used_unmeasured", "usd_idle",
     "usd_stranded", "usd_starting", "usd_fixed", "usd_per_hour", "at_least",
+    "joules_allocated",
 )  # fmt: skip
 
 

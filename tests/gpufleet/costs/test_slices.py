@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
+from gpufleet.costs.slice_bills import by_slice, with_energy
 from gpufleet.costs.slices import BilledSpan, NodeBill, NodePart, allocate
 from gpufleet.costs.slot_parts import ALL, NodeShape, PartState, hour_parts
 from gpufleet.domain import money
@@ -371,3 +372,24 @@ def is_rich(tree: tuple[NodeBill, list[UnitHour]]) -> bool:
 )  # fmt: skip
 def test_generated_trees_are_not_trivial(is_wanted: object) -> None:
     find(trees(), is_wanted, settings=settings(max_examples=1_000, database=None, phases=[Phase.generate]))  # pyright: ignore[reportArgumentType]
+
+
+def test_energy_of_a_node_is_allocated_like_its_cost_and_adds_up() -> None:
+    rows = [
+        unit(slice="1", profile="2g.20gb", tenant="a/one", busy=ALL),
+        unit(slice="2", profile="3g.40gb", tenant="b/two", idle=ALL),
+    ]
+    found = with_energy(by_slice(parts(bill(), rows)), {"i-1": 1_000_003})
+    energy = {row.key.users or row.kind.value: row.allocated_mj for row in found.rows}
+    assert energy == {("b/two",): 428_572, ("a/one",): 285_716, "stranded": 285_715}
+    assert sum(filter(None, energy.values())) == 1_000_003
+
+
+@pytest.mark.parametrize(
+    ("usd", "measured"),
+    [pytest.param("7", {}, id="not measured"), pytest.param(None, {"i-1": 7}, id="without a price")],
+)
+def test_energy_of_slices_is_unknown_without_measurement_or_price(usd: str | None, measured: dict[str, int]) -> None:
+    rows = [unit(slice="1", profile="2g.20gb", busy=ALL)]
+    found = with_energy(by_slice(parts(bill(usd=usd), rows)), measured)
+    assert {row.allocated_mj for row in found.rows} == {None}

@@ -14,9 +14,10 @@ import pytest
 from sqlalchemy import Engine, select
 
 from app.unit_names import UNIT_NAMES
-from gpufleet.costs import slice_view
+from gpufleet.costs import focus, slice_view
 from gpufleet.costs.collector import CollectorSources, FleetFacts, PoolFacts, collect
-from gpufleet.costs.digest import Digest
+from gpufleet.costs.digest import Digest, all_waste_lines
+from gpufleet.costs.digest import as_text as digest_text
 from gpufleet.costs.document import document
 from gpufleet.costs.forecast import Forecast
 from gpufleet.costs.page import page
@@ -26,6 +27,7 @@ from gpufleet.costs.report import Report, ReportScope
 from gpufleet.costs.samples import RawSeries
 from gpufleet.costs.savings import Savings
 from gpufleet.costs.slots import ActivitySample, Measure
+from gpufleet.domain import money
 from gpufleet.domain.instance_history import InstanceHistory, InstanceRecord
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.money import ZERO
@@ -212,8 +214,40 @@ def test_terminal_and_page_show_the_idle_tenant_and_what_is_stranded(engine: Eng
     savings = Savings(spot=ZERO, spot_by_pool={}, stops=(), fallback=ZERO)
     month = Forecast(spent=ZERO, expected=ZERO, low=ZERO, high=ZERO, days_known=ZERO)
     digest = Digest(report=found, before=None, waste=(), savings=savings, month=month, budget=None)
+    (line,) = all_waste_lines(digest)
+    assert line.startswith("6.00 USD  idle in 2 slices or shared accelerators, most in i-1 GPU-1 2 2g.20gb of chat")
+    assert "ns/two: 4.00 USD; 2.00 USD stranded" in line and line in digest_text(digest)
     html = page(digest, [], [])
     assert "<h2>By slice</h2>" in html and "<td>ns/two</td>" in html
+
+
+def test_focus_rows_of_a_divided_node_are_its_slices_and_add_up(engine: Engine) -> None:
+    collect(engine, three_tenants().as_sources(), FACTS, at(7200))
+    found = report(engine)
+    table = list(focus.rows([found], "account"))
+    sums: dict[tuple[str | None, ...], Decimal] = {}
+    names = (
+        "ResourceId",
+        "x_SliceId",
+        "x_SliceProfile",
+        "x_SliceUsers",
+        "x_SliceShare",
+        "x_SliceState",
+        "x_SliceRule",
+    )
+    for row in table:
+        key = tuple(row[name] for name in names)
+        sums[key] = sums.get(key, Decimal(0)) + Decimal(row["EffectiveCost"] or 0)
+    assert {key: round(usd, 6) for key, usd in sums.items()} == {
+        ("i-1", "1", "2g.20gb", "ns/one", "2/7", "used", "slice"): Decimal(4),
+        ("i-1", "2", "2g.20gb", "ns/two", "2/7", "idle", "slice"): Decimal(4),
+        ("i-1", "3", "2g.20gb", "ns/three", "2/7", "used", "slice"): Decimal(2),
+        ("i-1", "3", "2g.20gb", "ns/three", "2/7", "idle", "slice"): Decimal(2),
+        ("i-1", None, None, None, "1/7", "stranded", "stranded"): Decimal(2),
+        ("i-whole", None, None, None, None, None, None): Decimal(14),
+    }
+    bill = sum((Decimal(row["EffectiveCost"] or 0) for row in table), Decimal(0))
+    assert abs(bill - money.usd(found.total.allocation)) < Decimal("0.000001")
 
 
 def test_report_without_slices_is_as_before(engine: Engine) -> None:
