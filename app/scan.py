@@ -60,6 +60,7 @@ _OWNER_TAGS: Final = (
 _CODES: Final = {
     FailureCode.TIMEOUT: frozenset({TIMEOUT}),
     FailureCode.INTERRUPTED: frozenset({INTERRUPTED}),
+    FailureCode.NOT_USABLE: frozenset({FailureCode.NOT_USABLE.value}),
     FailureCode.DENIED: frozenset(
         {
             *("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "OptInRequired"),
@@ -355,7 +356,8 @@ def failure_of(scope: ScanScope, what: str, error: CloudError) -> ScopeFailure:
     code = next((code for code, known in _CODES.items() if error.code in known), FailureCode.FAILED)
     # a gateway's error may be a whole page
     text = " ".join(str(error).split())
-    message = text if len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
+    is_ours = code is FailureCode.NOT_USABLE  # this product's own text, with a remedy
+    message = text if is_ours or len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
     if code is FailureCode.CREDENTIALS and (remedy := _LOGIN.get(scope.cloud)):
         message += f"; {remedy}"
     elif code is FailureCode.DENIED and scope.cloud in _LOGIN:

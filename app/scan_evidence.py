@@ -17,9 +17,9 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.scan.judge import HOUR, ScanWindows, UseVerdict, combine
-from gpufleet.scan.model import ScannedInstance, ScanScope, ScopeResult, Verdict, VerdictReason
+from gpufleet.scan.model import FailureCode, ScannedInstance, ScanScope, ScopeResult, Verdict, VerdictReason
 from serving.metrics import Source
-from watchdogs import signals
+from watchdogs import raw_metrics, signals
 from watchdogs.idle import checks
 from watchdogs.idle.checks import Case, Check
 from watchdogs.machines import known_of
@@ -42,6 +42,9 @@ _ENGINE: Final[tuple[Check, ...]] = (checks.running, checks.old_enough, *ENGINE_
 class EvidenceStore(Protocol):
     """A metrics store of the user."""
 
+    unusable: str
+    """After `gather`: its accelerator metrics that prove nothing, with remedies; empty: there are none."""
+
     @property
     def name(self) -> str: ...
 
@@ -54,7 +57,7 @@ class PrometheusStore:
     """A Prometheus whose series have the label `instance_id`."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url, self.unusable = url, ""
         place = urlsplit(url)
         self.name = url.replace(f"{place.netloc.rpartition('@')[0]}@", "", 1) if "@" in place.netloc else url
         """Its address without a password."""
@@ -66,8 +69,11 @@ class PrometheusStore:
         touched = _Touched(store, touch)
         try:
             jobs = [job for job in (Source.ENGINE, Source.ACCELERATOR) if touched.interval(job) is not None]
+            raw = raw_metrics.find(touched, windows.now)
+            self.unusable = advice = "; ".join(one.sentence for one in raw)
             if not jobs:
-                raise CloudError(f"Prometheus at {self._url} has neither the job engine nor the job accelerator")
+                lacking = f"Prometheus at {self._url} has neither the job engine nor the job accelerator"
+                raise CloudError(f"{lacking}; {advice}", FailureCode.NOT_USABLE) if raw else CloudError(lacking)
             for start in range(0, len(ids), AT_ONCE):
                 labels = of_instances(ids[start : start + AT_ONCE])
                 series = signals.SeriesSelector(labels=labels, engine_job=jobs[0], gpu_job=jobs[-1])
@@ -106,7 +112,9 @@ class _Touched:
 def with_evidence(
     results: Sequence[ScopeResult], stores: Sequence[EvidenceStore], windows: ScanWindows, limit_s: float
 ) -> tuple[list[ScopeResult], dict[ScanScope, CloudError]]:
-    """Return the results with the evidence of all stores, and the error of each store that failed."""
+    """Return the results with the evidence of all stores, and the error of each store that failed, or whose metrics
+    of accelerators prove nothing in part.
+    """
     alive = [one.instance for result in results for one in result.instances if one.instance.alive]
     # two projects may have instances of the same name: nothing is known about either
     ids = sorted(name for name, count in Counter(one.id for one in alive).items() if count == 1)
@@ -120,6 +128,9 @@ def with_evidence(
             failed[ScanScope(STORE, name)] = found
         else:
             evidence.append({key: found[key] for key in ids if key in found})
+            unusable = "; ".join(store.unusable for store in stores if store.name == name and store.unusable)
+            if unusable:
+                failed[ScanScope(STORE, name)] = CloudError(unusable, FailureCode.NOT_USABLE)
     for found in evidence:
         results = [replace(one, instances=[_with(each, found, windows) for each in one.instances]) for one in results]
     return list(results), failed

@@ -22,12 +22,13 @@ from gpufleet.domain.model import Cloud, Instance, InstanceList
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.prices.book import PriceBook
 from gpufleet.prices.packaged import PackagedPrices
-from watchdogs import signals
+from watchdogs import raw_metrics, signals
 from watchdogs.machines import known_of
 from watchdogs.orphans.decide import inspect
 from watchdogs.orphans.view import OrphanObservation
 from watchdogs.orphans.watchdog import AT_ONCE, of_instances
 from watchdogs.promql import SeriesSelector
+from watchdogs.raw_metrics import RawMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +54,26 @@ class UnmanagedInstances:
     api_calls: dict[str, int]
     slices: SliceReport = field(default_factory=SliceReport)
     """The cost by slice over the window; empty without a metrics store."""
+    raw_metrics: Sequence[RawMetrics] = ()
+    """Metrics of the store that prove nothing."""
 
 
 def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
     """Judge the GPU instances there. Raises AppError when the inventory or the metrics are incomplete."""
     window = _window(place.window)
     store = None if place.prometheus is None else PrometheusSamples(place.prometheus)
+    raw: Sequence[RawMetrics] = ()
     try:
         calls, listed = _instances(place)
         chosen = listed.instances if place.tag is None else filter(with_tag(place.tag), listed.instances)
         alive = [instance for instance in chosen if instance.alive]
         ids = [instance.id for instance in alive]
+        raw = [] if store is None else raw_metrics.find(store, now)
         evidence = _evidence(calls, store, ids, window, now)
         series = [] if store is None else _series(store, ids, window, now)
     except OSError as error:
-        raise AppError(f"{place.cloud} {place.region}: {error}") from error
+        advice = "".join(f"; {one.sentence}" for one in raw)
+        raise AppError(f"{place.cloud} {place.region}: {error}{advice}") from error
     finally:
         if store is not None:
             store.close()
@@ -77,6 +83,7 @@ def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
         plan=_judged(place, seen, evidence, usd, window, now),
         api_calls=api_calls.by_operation(calls, store),
         slices=unmanaged_slices.cost_by_slice(alive, series, usd, window, now),
+        raw_metrics=raw,
     )
 
 

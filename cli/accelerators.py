@@ -9,6 +9,7 @@ from app import accelerator_pages
 from cli.options import JsonOption
 from cli.output import STDOUT, print_json
 from serving.accelerators import CONTRACTS
+from serving.accelerators import relabelling as accelerator_relabelling
 
 if TYPE_CHECKING:
     from app.accelerator_pages import AcceleratorPageReport
@@ -60,6 +61,23 @@ def show(kind: Annotated[str, typer.Argument(help="Kind of accelerator, for exam
         *(f"source: {source}" for source in contract.sources),
     ):
         STDOUT.print(text, highlight=False, soft_wrap=True, markup=False)
+
+
+@accelerators_app.command("relabelling")
+def relabelling(
+    kinds: Annotated[
+        list[str] | None, typer.Argument(help="Kinds of accelerators, for example nvidia. Default: all.")
+    ] = None,
+) -> None:
+    """Print the metric_relabel_configs for a Prometheus of your own that scrapes exporters of accelerators.
+
+    Add them to the job `accelerator`, whose targets need the label instance_id.
+    """
+    import yaml
+
+    contracts = [accelerator_pages.contract_of(kind) for kind in kinds or CONTRACTS]
+    rules = accelerator_relabelling.relabelling(contracts)
+    typer.echo(yaml.safe_dump({"metric_relabel_configs": rules}, sort_keys=False), nl=False)
 
 
 @accelerators_app.command("check")

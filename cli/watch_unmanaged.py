@@ -52,7 +52,8 @@ def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
     idle = [decision for decision in plan.decisions if decision.reason is Reason.IDLE]
     total, unpriced = plans.total_of(decision.usd_per_hour for decision in idle)
     if as_json:
-        slices = {"slices": slice_view.document(found.slices)}
+        raw = [{"code": one.code, "job": one.job, "message": one.sentence} for one in found.raw_metrics]
+        slices = {"slices": slice_view.document(found.slices), "unusable_metrics": raw}
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
         print_json(
             plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | slices | {"api_calls": found.api_calls}
@@ -63,6 +64,8 @@ def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
             plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
             STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
             _show_slices(found.slices)
+            for one in found.raw_metrics:
+                STDOUT.print(f"! {one.code}: {one.sentence}", highlight=False, markup=False, soft_wrap=True)
     return Exit.FOUND if idle else Exit.DONE
 
 

@@ -49,6 +49,8 @@ class FailureCode(StrEnum):
     DENIED = "denied"
     TIMEOUT = "timeout"
     INTERRUPTED = "interrupted"
+    NOT_USABLE = "metrics_not_usable"
+    """A metrics store has accelerator metrics under names or labels that prove nothing."""
     FAILED = "failed"
 
 

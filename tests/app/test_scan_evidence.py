@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from app.scan import failure_of
 from app.scan_evidence import PrometheusStore, verdict_of, with_evidence
 from app.watched_tasks import Touch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.evidence import EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.scan.judge import ScanWindows, UseVerdict, combine
-from gpufleet.scan.model import ScannedInstance, ScanScope, ScopeResult, Verdict, VerdictReason
+from gpufleet.scan.model import FailureCode, ScannedInstance, ScanScope, ScopeResult, Verdict, VerdictReason
 from tests.fixtures.watchdogs.orphans import orphan
 from tests.fixtures.watchdogs.plain import QUIET_ENGINE, QUIET_GPU, START
 
@@ -108,6 +109,7 @@ class FakeStore:
     name: str
     found: Mapping[str, Evidence] = field(default_factory=dict[str, Evidence])
     error: str = ""
+    unusable: str = ""
     asked: list[str] = field(default_factory=list)
 
     def gather(self, ids: Sequence[str], windows: ScanWindows, touch: Touch) -> Mapping[str, Evidence]:
@@ -144,6 +146,15 @@ def test_a_store_that_fails_is_named_and_makes_nothing_idle() -> None:
     found, failed = with_evidence([result(ScanScope(Cloud.AWS, "1"), "i-1", "i-2")], stores, WINDOWS, 15)
     assert [one.verdict for one in found[0].instances] == [Verdict.UNKNOWN, Verdict.LIKELY_IDLE]
     assert {scope.account: str(error) for scope, error in failed.items()} == {"http://broken": "no answer"}
+
+
+def test_metrics_that_prove_nothing_are_named_and_the_other_evidence_of_the_store_counts() -> None:
+    store = FakeStore("http://raw", {"i-1": evidence(BUSY_ENGINE, None)}, unusable="job 'dcgm': not relabelled")
+    found, failed = with_evidence([result(ScanScope(Cloud.AWS, "1"), "i-1")], [store], WINDOWS, 15)
+    assert [one.verdict for one in found[0].instances] == [Verdict.IN_USE]
+    ((scope, error),) = failed.items()
+    failure = failure_of(scope, "metrics", error)
+    assert (failure.code, failure.message) == (FailureCode.NOT_USABLE, "job 'dcgm': not relabelled")
 
 
 def test_evidence_about_a_name_that_two_instances_have_is_about_neither() -> None:

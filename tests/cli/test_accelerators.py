@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError
 from cli.commands import build
 from serving.accelerators import CONTRACTS
+from serving.accelerators.relabelling import relabelling
 
 
 def run(*arguments: str) -> Result:
@@ -94,3 +96,10 @@ def test_wrong_use_is_refused_with_a_remedy(tmp_path: Path) -> None:
     assert "has no metric of an accelerator; name the kind with --kind" in refused("check", page)
     (page,) = pages(tmp_path, "<html>")
     assert "is not a metrics page" in refused("check", page)
+
+
+def test_the_rules_for_a_prometheus_of_the_user_are_those_of_the_product() -> None:
+    printed = run("relabelling", "nvidia")
+    assert printed.exit_code == 0
+    assert yaml.safe_load(printed.stdout) == {"metric_relabel_configs": relabelling([CONTRACTS["nvidia"]])}
+    assert yaml.safe_load(run("relabelling").stdout) == {"metric_relabel_configs": relabelling(CONTRACTS.values())}
