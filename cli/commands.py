@@ -30,6 +30,7 @@ SECTIONS: Final[Mapping[str, tuple[CommandEntry, ...]]] = {
     "Set up": (
         CommandEntry("doctor", "doctor", "Check this machine's tools, or an account's quotas"),
         CommandEntry("init", "init", "Draft a settings file from a scan"),
+        CommandEntry("import", "import_group", "Adopt an existing group into a pool"),
         CommandEntry("bootstrap", "bootstrap", "Create an environment's state bucket, key and secrets"),
         CommandEntry("settings", "settings", "Check, compare and describe settings files"),
         CommandEntry("policies", "policies", "List and explain policies; check a plan"),

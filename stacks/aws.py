@@ -177,6 +177,7 @@ def _pool(  # noqa: PLR0913
             subnet_ids=place.subnet_ids,
             drain_deadline=pool.drain_deadline,
             fabric_group=place.fabrics[pool.name].group if pool.name in place.fabrics else None,
+            adopted=pool.adopt,
             after=(uploaded,),
         ),
     )

@@ -17,6 +17,7 @@ from serving.engines.launch import ArgumentError, EngineServer, Launch, wrong_ar
 from serving.releases import Version
 from stacks import (
     accelerator_checks,
+    adoption_checks,
     block_checks,
     efa_checks,
     flex_checks,
@@ -53,6 +54,7 @@ def check(settings: Settings, pool: PoolSettings, path: str, today: date) -> Ite
     yield from efa_checks.check(settings, pool, path)
     yield from flex_checks.check(settings, pool, path)
     yield from slice_checks.check(settings, pool, path)
+    yield from adoption_checks.check(settings, pool, path)
     yield from reference_checks.check_pool(settings, pool, path)
     yield from _engine(pool, path)
     yield from _gate(settings, pool, path)

@@ -1,26 +1,33 @@
 """A pool of identical GPU instances on AWS."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 import pulumi
 from pulumi_aws import autoscaling, ec2
 
+from components.aws import group_shape
 from components.aws.fabric import close_together
+from components.aws.group_shape import SUSPENDED_PROCESSES, GroupShape
 from components.aws.templates import Template, launch_template
 from components.capacity import BLOCK_ENDS_EARLY, Ownership, PoolCapacity, group_entry, reserved_at_creation
 from gpufleet.domain import tags
-from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType
+from gpufleet.domain.existing_group import LifecycleHook
+from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import GroupEntry
 from gpufleet.settings.environment import CapacityBlock, Reserved
 
 OWNED_BY_WATCHDOGS: Final = ["desiredCapacity"]
-SUSPENDED_PROCESSES: Final = ["AZRebalance"]
-"""Processes of an Auto Scaling group that would act against a watchdog. They are suspended."""
-BOOT_MAY_TAKE: Final = timedelta(minutes=30)
-HOOK_MARGIN: Final = timedelta(seconds=60)
+KEPT_OF_ADOPTED: Final = [
+    *("context", "defaultInstanceWarmup", "enabledMetrics", "healthCheckGracePeriod", "instanceMaintenancePolicy"),
+    *("placementGroup", "terminationPolicies"),
+]
+"""Properties that an adopted group keeps: groups of a pool do not set them, and the provider would reset them.
+
+The provider itself keeps others, such as target groups.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,8 @@ class GpuPoolArgs:
     drain_deadline: timedelta
     fabric_group: pulumi.Input[str] | None = None
     """Security group of the EFA interfaces. If set, instances have EFA and run in a placement group of their zone."""
+    adopted: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Key of a group -> name of the existing group that takes its place."""
     after: tuple[pulumi.Resource, ...] = ()
     """Resources that instances need when they boot, such as the agent's file. Groups are created after them."""
 
@@ -51,7 +60,7 @@ class GpuPool(pulumi.ComponentResource):
     def __init__(self, name: str, args: GpuPoolArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("gpu-fleet:aws:GpuPool", name, None, opts)
         self._name, self._args = name, args
-        entries = [*self._reserved(), *self._spot(), *self._on_demand()]
+        entries = [*self._reserved(), *self._mixed_groups()]
         self.groups = pulumi.Output.all(*entries).apply(lambda found: list[GroupEntry](found))
         self.register_outputs({"groups": self.groups.apply(lambda found: [entry.name for entry in found])})
 
@@ -107,69 +116,36 @@ class GpuPool(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         ).id
 
-    def _spot(self) -> list[pulumi.Output[GroupEntry]]:
-        capacity = self._args.capacity
-        if capacity.ways.spot is None:
-            return []
-        types = capacity.ways.spot.machine_types
-        template = self._template(f"{self._name}-spot", CapacityType.SPOT, types)
-        return [
-            self._mixed(
-                f"{self._name}-spot-{zone}",
-                CapacityType.SPOT,
-                template=template,
-                machine_types=types,
-                zones=(zone,),
-                limit=capacity.spot_max,
-                at_creation=size,
-            )
-            for zone, size in capacity.spot_at_creation().items()
-        ]
+    def _mixed_groups(self) -> list[pulumi.Output[GroupEntry]]:
+        """Declare the spot and on-demand groups. All spot groups share a template."""
+        templates: dict[CapacityType, ec2.LaunchTemplate] = {}
+        entries: list[pulumi.Output[GroupEntry]] = []
+        for shape in group_shape.adoptable(self._args.capacity):
+            kind = shape.capacity_type
+            if kind not in templates:
+                templates[kind] = self._template(f"{self._name}-{kind}", kind, shape.machine_types)
+            entries.append(self._mixed(shape, templates[kind]))
+        return entries
 
-    def _on_demand(self) -> list[pulumi.Output[GroupEntry]]:
-        on_demand = self._args.capacity.ways.on_demand
-        if on_demand is None:
-            return []
-        name = f"{self._name}-on-demand"
-        return [
-            self._mixed(
-                name,
-                CapacityType.ON_DEMAND,
-                template=self._template(name, CapacityType.ON_DEMAND, on_demand.machine_types),
-                machine_types=on_demand.machine_types,
-                zones=on_demand.zones,
-                limit=on_demand.max,
-                at_creation=self._args.capacity.fallback_at_creation(),
-            )
-        ]
-
-    def _mixed(  # noqa: PLR0913
-        self,
-        name: str,
-        capacity_type: CapacityType,
-        *,
-        template: ec2.LaunchTemplate,
-        machine_types: tuple[str, ...],
-        zones: tuple[str, ...],
-        limit: int,
-        at_creation: int,
-    ) -> pulumi.Output[GroupEntry]:
+    def _mixed(self, shape: GroupShape, template: ec2.LaunchTemplate) -> pulumi.Output[GroupEntry]:
+        name, capacity_type = f"{self._name}-{shape.key}", shape.capacity_type
         group = self._group(
             name,
             capacity_type,
-            zones=zones,
-            limit=limit,
-            at_creation=at_creation,
-            mixed_instances_policy=_mixed_instances(capacity_type, template, machine_types),
+            zones=shape.zones,
+            limit=shape.limit,
+            at_creation=shape.at_creation,
+            mixed_instances_policy=_mixed_instances(shape, template),
             near=self._near(name, capacity_type),
+            adopted=self._args.adopted.get(shape.key),
         )
         return group.name.apply(
             lambda group_name: group_entry(
                 capacity_type=capacity_type,
                 name=group_name,
-                size_limit=limit,
-                machine_types=machine_types,
-                zone=zones[0] if capacity_type is CapacityType.SPOT else None,
+                size_limit=shape.limit,
+                machine_types=shape.machine_types,
+                zone=shape.zones[0] if capacity_type is CapacityType.SPOT else None,
             )
         )
 
@@ -209,9 +185,13 @@ class GpuPool(pulumi.ComponentResource):
         launch_template: autoscaling.GroupLaunchTemplateArgs | None = None,
         mixed_instances_policy: autoscaling.GroupMixedInstancesPolicyArgs | None = None,
         near: ec2.PlacementGroup | None = None,
+        adopted: str | None = None,
     ) -> autoscaling.Group:
+        ready = group_shape.ready_hook()
         group = autoscaling.Group(
             name,
+            # the name of an adopted group is stated: another one would replace the group
+            name=adopted,
             min_size=0,
             max_size=limit,
             desired_capacity=at_creation,
@@ -220,19 +200,21 @@ class GpuPool(pulumi.ComponentResource):
             mixed_instances_policy=mixed_instances_policy,
             placement_group=near.name if near else None,
             capacity_rebalance=False,
-            suspended_processes=SUSPENDED_PROCESSES,
+            suspended_processes=list(SUSPENDED_PROCESSES),
             # the GPU may be unavailable today: the spot watchdog handles that, so `pulumi up` must not fail
             wait_for_capacity_timeout="0",
-            health_check_type="EC2",
+            health_check_type=group_shape.HEALTH_CHECK,
             # An instance is InService only when it serves; an instance refresh waits for that. The hook is declared
             # with the group because a separate hook would be created after the first instances. CONTINUE: an
             # unavailable control host terminates nothing
-            initial_lifecycle_hooks=[
+            initial_lifecycle_hooks=None
+            if adopted
+            else [
                 autoscaling.GroupInitialLifecycleHookArgs(
-                    name=READY_HOOK,
-                    lifecycle_transition="autoscaling:EC2_INSTANCE_LAUNCHING",
-                    default_result="CONTINUE",
-                    heartbeat_timeout=int(BOOT_MAY_TAKE.total_seconds()),
+                    name=ready.name,
+                    lifecycle_transition=ready.transition,
+                    default_result=ready.default_result,
+                    heartbeat_timeout=ready.timeout_s,
                 )
             ],
             tags=[
@@ -240,22 +222,28 @@ class GpuPool(pulumi.ComponentResource):
                 for key, value in sorted(self._tags(name, capacity_type).items())
             ],
             opts=pulumi.ResourceOptions(
-                parent=self, ignore_changes=OWNED_BY_WATCHDOGS, depends_on=list(self._args.after)
+                parent=self,
+                ignore_changes=[*OWNED_BY_WATCHDOGS, *(KEPT_OF_ADOPTED if adopted else ())],
+                depends_on=list(self._args.after),
             ),
         )
+        if adopted:
+            self._hook(f"{name}-ready", group, ready)
+        # The control host completes the hook, by its name, in the pass after the last request. CONTINUE: neither a
+        # failed agent nor an unavailable control host may block the termination
+        self._hook(f"{name}-drain", group, group_shape.drain_hook(self._args.drain_deadline))
+        return group
+
+    def _hook(self, name: str, group: autoscaling.Group, hook: LifecycleHook) -> None:
         autoscaling.LifecycleHook(
-            f"{name}-drain",
-            # the control host completes the hook by this name
-            name=DRAIN_HOOK,
+            name,
+            name=hook.name,
             autoscaling_group_name=group.name,
-            lifecycle_transition="autoscaling:EC2_INSTANCE_TERMINATING",
-            # The control host completes the hook in the pass after the last request. CONTINUE: neither a failed agent
-            # nor an unavailable control host may block the termination
-            default_result="CONTINUE",
-            heartbeat_timeout=int((self._args.drain_deadline + HOOK_MARGIN).total_seconds()),
+            lifecycle_transition=hook.transition,
+            default_result=hook.default_result,
+            heartbeat_timeout=hook.timeout_s,
             opts=pulumi.ResourceOptions(parent=self),
         )
-        return group
 
     def _tags(self, name: str, capacity_type: CapacityType) -> dict[str, str]:
         return {"Name": name, **self._args.owned.tags(capacity_type)}
@@ -270,16 +258,13 @@ def _version(latest: int) -> str:
     return str(int(latest))
 
 
-def _mixed_instances(
-    capacity_type: CapacityType, template: ec2.LaunchTemplate, machine_types: tuple[str, ...]
-) -> autoscaling.GroupMixedInstancesPolicyArgs:
-    spot = capacity_type is CapacityType.SPOT
+def _mixed_instances(shape: GroupShape, template: ec2.LaunchTemplate) -> autoscaling.GroupMixedInstancesPolicyArgs:
     return autoscaling.GroupMixedInstancesPolicyArgs(
         instances_distribution=autoscaling.GroupMixedInstancesPolicyInstancesDistributionArgs(
             on_demand_base_capacity=0,
-            on_demand_percentage_above_base_capacity=0 if spot else 100,
-            on_demand_allocation_strategy="prioritized",
-            spot_allocation_strategy="price-capacity-optimized",
+            on_demand_percentage_above_base_capacity=shape.on_demand_percentage,
+            on_demand_allocation_strategy=group_shape.ON_DEMAND_STRATEGY,
+            spot_allocation_strategy=group_shape.SPOT_STRATEGY,
         ),
         launch_template=autoscaling.GroupMixedInstancesPolicyLaunchTemplateArgs(
             launch_template_specification=autoscaling.GroupMixedInstancesPolicyLaunchTemplateLaunchTemplateSpecificationArgs(
@@ -288,7 +273,7 @@ def _mixed_instances(
             ),
             overrides=[
                 autoscaling.GroupMixedInstancesPolicyLaunchTemplateOverrideArgs(instance_type=machine_type)
-                for machine_type in machine_types
+                for machine_type in shape.machine_types
             ],
         ),
     )

@@ -37,6 +37,8 @@ Publisher = Annotated[
 """ARN of a role or user in one account; its name must not start with `*`."""
 SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
 SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
+GroupKey = Annotated[str, Field(pattern=r"^(on-demand|spot-[a-z0-9-]+)$")]
+GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./@ +=,-]{1,255}$")]
 
 
 class MadeNetwork(Strict):
@@ -196,6 +198,9 @@ class PoolSettings(Strict):
     min: Count
     max: Instances
     capacity: Capacity
+    adopt: dict[GroupKey, GroupName] = Field(default_factory=dict[str, str])
+    """AWS: a group of the pool (`on-demand` or `spot-<zone>`) -> name of the existing Auto Scaling group that takes
+    its place. `gpufleet import` writes it. It must stay: without it, the next `pulumi up` replaces the group."""
     drain_deadline: Duration
     network: Literal["standard", "efa"] = "standard"
     """AWS: `efa` adds EFA interfaces and a cluster placement group, for engines that span machines."""

@@ -1,4 +1,5 @@
 import base64
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,7 +34,9 @@ CAPACITY = PoolCapacity(
 )
 
 
-def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) -> list[GroupEntry]:
+def declare(
+    capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None, adopted: Mapping[str, str] | None = None
+) -> list[GroupEntry]:
     """Declare the pool `chat` and return the groups that the fleet document would list."""
     seen: list[GroupEntry] = []
 
@@ -49,6 +52,7 @@ def declare(capacity: PoolCapacity = CAPACITY, fabric_group: str | None = None) 
                 subnet_ids={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
                 drain_deadline=timedelta(seconds=90),
                 fabric_group=fabric_group,
+                adopted=adopted or {},
             ),
         )
         return pool.groups.apply(seen.extend)
@@ -82,6 +86,16 @@ def test_groups_suspend_processes_that_act_against_watchdogs(mocks: RecordingMoc
         assert group.inputs["capacityRebalance"] is False
         assert group.inputs["suspendedProcesses"] == ["AZRebalance"]
         assert group.inputs["waitForCapacityTimeout"] == "0"
+
+
+def test_adopted_group_keeps_its_name_and_gets_its_hook_afterwards(mocks: RecordingMocks) -> None:
+    entries = declare(adopted={"on-demand": "inference"})
+    assert mocks.named(GROUP, "chat-on-demand")["name"] == "inference"
+    assert "initialLifecycleHooks" not in mocks.named(GROUP, "chat-on-demand")
+    assert "initialLifecycleHooks" in mocks.named(GROUP, "chat-spot-us-east-1a")
+    hook = mocks.named("aws:autoscaling/lifecycleHook:LifecycleHook", "chat-on-demand-ready")
+    assert (hook["name"], hook["autoscalingGroupName"]) == (READY_HOOK, "inference")
+    assert entries[-1].name == "inference"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType, Group, G
 PAGE: Final = 100
 _AT_ONCE: Final = 8
 OURS: Final = frozenset({"AZRebalance"})
-"""Processes that the stack suspends in all groups (`components.aws.gpu_pool.SUSPENDED_PROCESSES`)."""
+"""Processes that the stack suspends in all groups (`components.aws.group_shape.SUSPENDED_PROCESSES`)."""
 _NOT_WAITING: Final = "No active Lifecycle Action"
 _NOT_A_MEMBER: Final = re.compile(r"not found|does not exist|is not part of|not in .*InService", re.IGNORECASE)
 

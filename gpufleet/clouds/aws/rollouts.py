@@ -45,17 +45,18 @@ class AwsRollouts:
     def version(self, group: str) -> GroupVersion:
         """Template version of a group and of its instances."""
         found = self._described(group)
-        wanted = _wanted(found)
-        versions = {
-            instance["InstanceId"]: str(instance.get("LaunchTemplate", {}).get("Version"))
+        template, wanted = _wanted(found)
+        made_of = {
+            instance["InstanceId"]: _template(instance.get("LaunchTemplate", {}))
             for instance in found.get("Instances", [])
             if counts(instance)
         }
+        # an adopted group has instances of its former template, whose version may be the same number
         return GroupVersion(
             group=group,
             wanted=wanted,
-            outdated=tuple(sorted(i for i, version in versions.items() if version != wanted)),
-            current=tuple(sorted(i for i, version in versions.items() if version == wanted)),
+            outdated=tuple(sorted(i for i, one in made_of.items() if one != (template, wanted))),
+            current=tuple(sorted(i for i, one in made_of.items() if one == (template, wanted))),
         )
 
     def start(self, group: str, *, launch_first: bool) -> str:
@@ -117,16 +118,21 @@ def healthy_percentages(desired: int, *, launch_first: bool) -> Mapping[str, int
     return {"MinHealthyPercentage": (size - 1) * 100 // size, "MaxHealthyPercentage": 100}
 
 
-def _wanted(group: Mapping[str, Any]) -> str:
+def _template(specification: Mapping[str, Any]) -> tuple[str, str]:
+    """Id and version of a launch template."""
+    return str(specification.get("LaunchTemplateId")), str(specification.get("Version", ""))
+
+
+def _wanted(group: Mapping[str, Any]) -> tuple[str, str]:
     mixed = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("LaunchTemplateSpecification")
     template: Mapping[str, Any] = mixed or group.get("LaunchTemplate") or {}
-    version = str(template.get("Version", ""))
-    if not version.isdigit():
+    found = _template(template)
+    if not (version := found[1]).isdigit():
         raise CloudError(
             f"{group['AutoScalingGroupName']}: uses the launch template version {version or '(none)'}, which is not a"
             " number, so outdated instances cannot be detected; `pulumi up` of this program sets a number"
         )
-    return version
+    return found
 
 
 def is_leaving(member: Mapping[str, Any]) -> bool:

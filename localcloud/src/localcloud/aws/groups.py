@@ -81,14 +81,15 @@ class Member(InstanceState):
 
     instance: EmulatedInstance
 
-    def __init__(self, instance: EmulatedInstance, group: "EmulatedGroup", version: int) -> None:
+    def __init__(self, instance: EmulatedInstance, group: "EmulatedGroup", recipe: "Recipe") -> None:
         super().__init__(
             instance,
             lifecycle_state="Pending",
             protected_from_scale_in=group.new_instances_protected_from_scale_in,
             autoscaling_group=group,
         )
-        self.version = version
+        self.template_id, self.version = recipe.template_id, recipe.version
+        self._template_name = recipe.template_name
         self.wait_until: datetime | None = None
         self.in_service_since: datetime | None = None
         self.found_dead_at: datetime | None = None
@@ -105,8 +106,12 @@ class Member(InstanceState):
 
     @property
     def launch_template(self) -> dict[str, Any] | None:
-        found = super().launch_template
-        return None if found is None else {**found, "Version": str(self.version)}
+        """The template and version that it was launched from, which the group may have changed since."""
+        return {
+            "LaunchTemplateId": self.template_id,
+            "LaunchTemplateName": self._template_name,
+            "Version": str(self.version),
+        }
 
     @property
     def counts(self) -> bool:
@@ -124,6 +129,7 @@ class Recipe:
 
     data: Mapping[str, Any]
     template_id: str
+    template_name: str
     version: int
     machine_types: Sequence[str]
     market: Kind | None
@@ -268,6 +274,7 @@ class EmulatedGroup(FakeAutoScalingGroup):
         return Recipe(
             data=version.data,
             template_id=template.id,
+            template_name=template.name,
             version=version.number,
             machine_types=types or [version.data.get("InstanceType") or "m1.small"],
             market=Kind.SPOT if market == "spot" else None,

@@ -50,7 +50,7 @@ def launch_one(cloud_state: AwsState, ec2: EC2Backend, group: EmulatedGroup, cau
                 # moto raises this when a subnet has no free address
                 refusals.append(_no_address(subnet.id))
                 continue
-            member = Member(instance, group, recipe.version)
+            member = Member(instance, group, recipe)
             group.instance_states.append(member)
             member.launch = group.record(f"Launching a new EC2 instance: {instance.id}", cause, now, details)
             member.launch.advance("PreInService", 30)

@@ -32,7 +32,8 @@ class Refresh:
 
     refresh_id: str
     started: datetime
-    version: int
+    template: tuple[str, int]
+    """Id and version of the launch template."""
     preferences: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: str = "InProgress"
     reason: str = ""
@@ -64,7 +65,7 @@ class Refresh:
         if not member.counts:
             return False
         if self.preferences.get("SkipMatching"):
-            return member.version != self.version
+            return (member.template_id, member.version) != self.template
         return member.instance.launched < self.started
 
     def described(self, group: str) -> dict[str, Any]:
@@ -87,8 +88,12 @@ def begin(group: EmulatedGroup, preferences: Mapping[str, Any], now: datetime) -
     """Start a refresh. Raises InstanceRefreshInProgress."""
     if active(group) is not None:
         raise InstanceRefreshInProgress("An Instance Refresh is already in progress and blocks the execution.")
+    recipe = group.recipe()
     refresh = Refresh(
-        refresh_id=str(mock_random.uuid4()), started=now, version=group.recipe().version, preferences=preferences
+        refresh_id=str(mock_random.uuid4()),
+        started=now,
+        template=(recipe.template_id, recipe.version),
+        preferences=preferences,
     )
     refresh.total = refresh.left = sum(1 for member in group.members if refresh.is_outdated(member))
     group.refreshes.insert(0, refresh)

@@ -46,6 +46,7 @@ class Resource(ABC):
         naming: how it is named by itself; None: it has no name or it must be given.
         rules: checks beyond types and enumerations.
         volatile: computed outputs that an update may change.
+        completed: inputs that the cloud completes where the program does not state them. An import leaves them out.
         ignored: inputs that tune the real provider's waiting and mean nothing here.
     """
 
@@ -56,6 +57,7 @@ class Resource(ABC):
     naming: ClassVar[Naming | None] = None
     rules: ClassVar[tuple[Rule, ...]] = ()
     volatile: ClassVar[frozenset[str]] = frozenset()
+    completed: ClassVar[frozenset[str]] = frozenset()
     tagged: ClassVar[bool] = False
 
     @property

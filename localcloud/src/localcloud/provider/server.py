@@ -175,7 +175,8 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
             outputs = self._finished(resource, cloud, {k: v for k, v in state.items() if k not in live} | live)
             inputs = {k: as_given(v, live.get(k, v)) for k, v in old.items() if live.get(k, v) is not None}
             if not old:
-                inputs = {k: v for k, v in live.items() if k in resource.modelled and v not in (None, [], {})}
+                taken = resource.modelled - resource.completed
+                inputs = {k: v for k, v in live.items() if k in taken and v not in (None, [], {})}
             bookkeeping = from_struct(request.inputs).get(BOOKKEEPING, [])
             return pb.ReadResponse(
                 id=request.id, properties=to_struct(outputs), inputs=to_struct(inputs | {BOOKKEEPING: bookkeeping})

@@ -86,6 +86,20 @@ def test_lifecycle_states_decide_which_instances_count(state: str, counts: bool,
     assert version.current == (("i-1",) if counts else ())
 
 
+@pytest.mark.parametrize(
+    ("template", "outdated"),
+    [({"Version": "7"}, ()), ({"Version": "6"}, ("i-1",)), ({"LaunchTemplateId": "lt-before"}, ("i-1",))],
+    ids=["the group's", "older version", "same version of another template"],
+)
+def test_instances_of_another_template_or_version_are_outdated(
+    template: Mapping[str, str], outdated: tuple[str, ...]
+) -> None:
+    wanted = {"LaunchTemplateId": "lt-1", "Version": "7"}
+    member = {"InstanceId": "i-1", "LifecycleState": "InService", "LaunchTemplate": {**wanted, **template}}
+    scaling = Scaling(Instances=[member], LaunchTemplate=wanted)
+    assert AwsRollouts(AwsCalls("us-east-1", lambda _: scaling)).version("chat").outdated == outdated
+
+
 class Answers:
     """Returns pages by operation."""
 

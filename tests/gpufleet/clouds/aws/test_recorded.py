@@ -12,7 +12,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from components.aws.gpu_pool import SUSPENDED_PROCESSES
+from components.aws.group_shape import SUSPENDED_PROCESSES
 from gpufleet.clouds.aws.activities import read_activity
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.groups import OURS, AwsGroups

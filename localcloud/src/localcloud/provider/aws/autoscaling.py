@@ -43,6 +43,27 @@ _RENAMES = {
     "targetGroupArns": "TargetGroupARNs",
     "serviceLinkedRoleArn": "ServiceLinkedRoleARN",
 }
+_IMPORTED: Properties = {
+    "capacityRebalance": False,
+    "healthCheckGracePeriod": 0,
+    "healthCheckType": "",
+    "launchTemplate": {"id": "", "version": ""},
+    "maxInstanceLifetime": 0,
+    "mixedInstancesPolicy": {
+        "instancesDistribution": {
+            "onDemandAllocationStrategy": "",
+            "onDemandBaseCapacity": 0,
+            "onDemandPercentageAboveBaseCapacity": 0,
+            "spotAllocationStrategy": "",
+        },
+        "launchTemplate": {
+            "launchTemplateSpecification": {"launchTemplateId": "", "version": ""},
+            "overrides": [{"instanceType": ""}],
+        },
+    },
+    "terminationPolicies": [""],
+}
+"""The form in which an import reads a group that no program has declared."""
 _RESET: Properties = {
     "capacityRebalance": False,
     "context": "",
@@ -117,6 +138,7 @@ class Group(Resource):
     naming = _NAMING
     force_new = frozenset({"name", "namePrefix"})
     mutable = _FIELDS | _OWN_CALLS | _BEHAVIOUR
+    completed = frozenset({"availabilityZones", "targetGroupArns"})
     enums = {
         "suspendedProcesses[*]": _PROCESSES,
         "healthCheckType": frozenset({"EC2", "ELB", "EBS", "VPC_LATTICE"}),
@@ -182,7 +204,7 @@ class Group(Resource):
         group = _describe(cloud, ident)
         if group is None:
             return None
-        given = {k: v for k, v in state.items() if k in _FIELDS - {"vpcZoneIdentifiers"}}
+        given = {k: v for k, v in (state or _IMPORTED).items() if k in _FIELDS - {"vpcZoneIdentifiers"}}
         live = from_answer(given, group, _RENAMES)
         return live | {
             "name": ident,
