@@ -30,6 +30,10 @@ def with_adopted(text: str, pool: str, key: str, group: str) -> str:
         if not isinstance(old, yaml.MappingNode) or not old.flow_style:
             raise by_hand
         adopted = {name.value: value.value for name, value in old.value}
+    if (other := adopted.get(key, group)) != group:
+        raise AppError(
+            f"pool {pool} adopts {other} as {key} already: remove it from `adopt` first", ErrorCode.WRONG_USE
+        )
     adopted[key] = group
     shown = yaml.safe_dump(adopted, default_flow_style=True, width=10_000).strip()
     if old is not None:

@@ -37,13 +37,13 @@ def import_group(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--import-file", help="File for `pulumi import`. Default: import-POOL-GROUP.json here."),
+        typer.Option("--import-file", help="File for `pulumi import`. Default: import-POOL-KEY.json here."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what changes if a pool takes over an existing group, without replacing the group or an instance.
 
-    Reads only the cloud. Exit code 3: the group cannot be adopted, and each reason is listed with its code.
+    Only reads from the cloud. Exit code 3: the group cannot be adopted, and each reason is listed with its code.
     """
     values = _settings(settings)
     wanted = next((one for one in values.pools if one.name == pool), None)

@@ -38,7 +38,7 @@ Publisher = Annotated[
 SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
 SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
 GroupKey = Annotated[str, Field(pattern=r"^(on-demand|spot-[a-z0-9-]+)$")]
-GroupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./@ +=,-]{1,255}$")]
+GroupName = Annotated[str, Field(pattern=r"^[^:\s]([^:\n]{0,253}[^:\s])?$")]
 
 
 class MadeNetwork(Strict):

@@ -298,6 +298,11 @@ def test_file_that_cannot_be_changed_in_place_is_left(pool: str) -> None:
         with_adopted(FILE, pool, "on-demand", "inference")
 
 
+def test_adopted_group_is_not_exchanged_for_another() -> None:
+    with pytest.raises(AppError, match="pool batch adopts old as spot-us-east-1a already"):
+        with_adopted(FILE, "batch", "spot-us-east-1a", "inference")
+
+
 def test_import_file_names_the_group_as_the_program_does() -> None:
     component, group = import_file(compare(GROUP, POOL, {}))["resources"]
     assert component == {"type": "gpu-fleet:aws:GpuPool", "name": "chat", "component": True}

@@ -53,7 +53,10 @@ class AwsExistingGroups:
             {"Name": f"tag:{tags.ENVIRONMENT}", "Values": [environment]},
             {"Name": f"tag:{tags.POOL}", "Values": [pool]},
         ]
-        return {raw["AutoScalingGroupName"]: _alone(raw) for raw in self._described(Filters=filters)}
+        try:
+            return {raw["AutoScalingGroupName"]: _alone(raw) for raw in self._described(Filters=filters)}
+        except MALFORMED as error:
+            raise CloudError(f"the groups of pool {pool} cannot be read: {error!r}") from error
 
     def _described(self, **arguments: Any) -> Any:
         return self._calls.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **arguments)
