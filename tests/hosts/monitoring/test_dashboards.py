@@ -32,6 +32,8 @@ from hosts.monitoring.dashboards import SOURCE, dashboards, files
 from hosts.monitoring.dashboards import render as render_dashboard
 from hosts.monitoring.rules import RuleSettings
 from serving import metrics
+from serving.accelerators import CONTRACTS
+from serving.accelerators.relabelling import relabelling
 from serving.metrics import Metric
 from serving.metrics import MetricKind as Shape
 from serving.router.exporter import RouterSnapshot
@@ -74,6 +76,17 @@ def _samples(metric: Metric, seconds: float) -> Iterator[str]:
         yield f"{metric.name}{labels.get(metric, '')} {value}\n"
 
 
+def gpu_page(seconds: float) -> str:
+    """A page of dcgm-exporter with one GPU that draws 40 W. Its energy increases."""
+    labels = 'gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA L4",Hostname="h"'
+    values = {
+        "PROF_GR_ENGINE_ACTIVE": 0.5, "DEV_GPU_UTIL": 50, "DEV_POWER_USAGE": 40, "DEV_XID_ERRORS": 0,
+        "DEV_TOTAL_ENERGY_CONSUMPTION": round(40_000 * seconds),
+        "DEV_FB_USED": 20_000, "DEV_FB_FREE": 2_000, "DEV_FB_RESERVED": 600,
+    }  # fmt: skip
+    return "".join(f"DCGM_FI_{name}{{{labels}}} {value}\n" for name, value in values.items())
+
+
 class Pages(BaseHTTPRequestHandler):
     meter: Meter
     began = time.monotonic()
@@ -84,6 +97,7 @@ class Pages(BaseHTTPRequestHandler):
         moment = RouterSnapshot(held={"chat": 1}, ready={"chat": 1}, known={"chat": 1}, excluded={"chat": 0})
         text = {
             "/instance": engine_page(seconds),
+            "/gpu": gpu_page(seconds),
             "/router": router_page(self.meter, moment),
             "/ledger": ledger_page(),
         }[self.path]
@@ -108,9 +122,10 @@ def prometheus(folder: Path) -> Iterator[str]:
         jobs = [
             {"job_name": job, "metrics_path": path, "honor_labels": True,
              "static_configs": [{"targets": [target], "labels": labels}]}
-            for job, path, labels in (("node", "/instance", LABELS), ("router", "/router", own),
-                                      ("watchdogs", "/ledger", own))
+            for job, path, labels in (("node", "/instance", LABELS), ("accelerator", "/gpu", LABELS),
+                                      ("router", "/router", own), ("watchdogs", "/ledger", own))
         ]  # fmt: skip
+        jobs[1]["metric_relabel_configs"] = relabelling(CONTRACTS.values())
         (folder / "rules.yml").write_text(render(AlertSettings(), RuleSettings(rate_window=timedelta(seconds=10))))
         config = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},

@@ -15,6 +15,7 @@ from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.ownership import OwnedGroup
 from hosts.monitoring.prometheus import PrometheusSettings, render
+from serving.accelerators.metrics import ACTIVE
 from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
 from tests.fixtures.prometheus import running
 from tests.fixtures.targets import written
@@ -53,7 +54,7 @@ def prometheus(cloud: RunningCloud, tmp_path: Path) -> Iterator[str]:
 def _active(url: str) -> list[dict[str, Any]]:
     """Series of the exporter that are active in Prometheus."""
     try:
-        with urlopen(f"{url}/api/v1/query?query=DCGM_FI_PROF_GR_ENGINE_ACTIVE", timeout=60) as answer:
+        with urlopen(f"{url}/api/v1/query?query={ACTIVE}", timeout=60) as answer:
             return [found["metric"] for found in json.load(answer)["data"]["result"]]
     except OSError:
         return []

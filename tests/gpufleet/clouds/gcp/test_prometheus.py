@@ -17,6 +17,7 @@ from gpufleet.clouds.gcp.inventory import GoogleInventory
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.ownership import OwnedGroup
 from hosts.monitoring.prometheus import PrometheusSettings, render
+from serving.accelerators.metrics import ACTIVE
 from tests.fixtures.clouds.emulator import start_cloud, stop_cloud, wait_for
 from tests.fixtures.clouds.google import PROJECT, REGION, ZONE, Google
 from tests.fixtures.prometheus import running
@@ -83,7 +84,7 @@ def test_an_instance_is_scraped_with_its_labels(google: Google, tmp_path: Path) 
     google.make_group("chat", google.make_template("chat", _EXPORTER), 1)
     member = wait_for("the member", lambda: google.running("chat"))[0]
     with _prometheus(tmp_path, google) as url:
-        found = wait_for("the exporter", lambda: _found(url, "DCGM_FI_DEV_GPU_UTIL"), 120)[0]
+        found = wait_for("the exporter", lambda: _found(url, ACTIVE.name), 120)[0]
         host = wait_for("the node exporter", lambda: _found(url, "node_memory_MemAvailable_bytes"), 120)[0]
         modes = {one["mode"] for one in wait_for("CPUs", lambda: _found(url, "node_cpu_seconds_total"), 120)}
     labels = {name: found[name] for name in LABELS}
