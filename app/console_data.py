@@ -12,6 +12,8 @@ from typing import Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import reports
+from app.brakes import set_brake
+from app.cost_history import cost_history
 from app.errors import AppError
 from app.feed import FedInventory, fed_limits
 from app.fleet_view import Watched
@@ -21,6 +23,7 @@ from app.windows import up_to
 from app.wiring import AllInstances, inventory_of, open_engine
 from gpufleet.console import exporter, ledger_data, server
 from gpufleet.console.alerts import AlertMessage
+from gpufleet.console.history import CostHistory, Period
 from gpufleet.console.view import FleetView
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
@@ -35,6 +38,8 @@ KEPT_FOR: Final = timedelta(hours=4)
 LOOK_EVERY: Final = timedelta(seconds=5)
 DOCUMENTS_EVERY: Final = timedelta(minutes=1)
 """`pulumi up` changes the fleet document, so it is read again at this interval."""
+HISTORY_EVERY: Final = timedelta(minutes=1)
+"""A history is computed at most this often: it reads the charges of up to 30 days."""
 MEASURE_EVERY: Final = timedelta(seconds=30)
 """Metrics of the ledger are computed at most this often, however often they are scraped."""
 
@@ -58,6 +63,10 @@ class LiveConsoleData:
     _views: Sequence[FleetView] = ()
     _looked: datetime | None = None
     _measured: tuple[datetime, str] | None = None
+    _histories: dict[tuple[str, Period], tuple[datetime, CostHistory]] = field(
+        default_factory=dict[tuple[str, Period], tuple[datetime, CostHistory]]
+    )
+    _history_lock: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _measuring: threading.Lock = field(default_factory=threading.Lock)
 
@@ -112,6 +121,15 @@ class LiveConsoleData:
         with _as_data_errors():
             return reports.html(view.read.document, up_to(datetime.now(UTC), timedelta(hours=24)), True, back="/")
 
+    def history(self, view: FleetView, period: Period) -> CostHistory:
+        key, now = (view.name, period), datetime.now(UTC)
+        with self._history_lock, _as_data_errors():
+            made = self._histories.get(key)
+            if made is None or is_over(made[0], HISTORY_EVERY, now):
+                made = now, cost_history(view.read.document, period, now)
+                self._histories[key] = made
+        return made[1]
+
     def keep(self, view: FleetView, instance: str, user: str) -> str:
         """Does what `gpufleet keep` does: sets a brake in the ledger, then the instance's tag if this process may
         write it.
@@ -125,7 +143,7 @@ class LiveConsoleData:
         try:
             found = inventory.instance(instance)
             if found is None or found.environment != document.environment or not found.alive:
-                raise server.KeepError(f"{instance} is no longer a running instance of {view.name}.")
+                raise server.ActionError(f"{instance} is no longer a running instance of {view.name}.")
             brake = Brake(
                 kind=BrakeKind.KEEP, scope=instance, owner=f"console ({user})",
                 reason="kept on the console's page", since=now, until=until,
@@ -134,11 +152,32 @@ class LiveConsoleData:
             written = found.keep_tags(until) if self.feed is None else {}
             failed = inventory.tag([instance] if written else [], written)
         except (OSError, AppError) as error:
-            raise server.KeepError(str(error)) from error
+            raise server.ActionError(str(error)) from error
         for error in failed.values():
-            raise server.KeepError(f"The brake is set in the ledger, but the tag could not be written: {error}")
+            raise server.ActionError(f"The brake is set in the ledger, but the tag could not be written: {error}")
         self._looked = None
         return f"{instance} is kept until {until:%Y-%m-%d %H:%M} UTC."
+
+    def pause(self, view: FleetView, pool: str, user: str) -> str:
+        """Does what `gpufleet pause POOL --for 4h` does. It pauses no whole fleet, and nothing without an end."""
+        document = view.read.document
+        if pool not in {one.name for one in document.pools}:
+            raise server.ActionError(f"{pool} is not a pool of {view.name}.")
+        now = datetime.now(UTC)
+        until = now + KEPT_FOR
+        brake = Brake(
+            kind=BrakeKind.PAUSE, scope=pool, owner=f"console ({user})",
+            reason="paused on the console's page", since=now, until=until,
+        )  # fmt: skip
+        try:
+            set_brake(document, brake)
+        except (OSError, AppError, SQLAlchemyError) as error:
+            raise server.ActionError(str(error)) from error
+        self._looked = None
+        return (
+            f"The watchdogs of pool {pool} are paused until {until:%Y-%m-%d %H:%M} UTC."
+            f" To end it earlier: gpufleet resume {pool}"
+        )
 
     def _fed(self) -> AllInstances | None:
         return None if self.feed is None else FedInventory(self.feed)

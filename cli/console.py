@@ -59,7 +59,7 @@ def console(
         bool, typer.Option("--wait", help="Start even if the fleet document cannot be read yet.")
     ] = False,
 ) -> None:
-    """Serve a web page with status, costs and decisions. It is read-only, except for the Keep buttons.
+    """Serve a web page with status, costs and decisions. It is read-only, except for its buttons Keep and Pause.
 
     The same port serves /metrics for Prometheus and /alerts for Alertmanager's webhook.
     """

@@ -1,4 +1,4 @@
-"""The web page as HTML, read-only except for Keep. Pure.
+"""The web page as HTML, read-only except for Keep and Pause. Pure.
 
 It has no script and no external request. All untrusted text is escaped.
 """
@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
-from gpufleet.console import text
-from gpufleet.console.style import CSS
+from gpufleet.console import markup, text
 from gpufleet.console.view import FleetView, InstanceView, PoolStatus
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType
@@ -18,11 +17,6 @@ from gpufleet.domain.model import CapacityType
 REFRESH_S: Final = 30
 PER_PAGE: Final = 200
 """Maximum number of instances in one table: 5,000 would be megabytes."""
-_MOST: Final = 20
-_TEXT_COLUMNS: Final = frozenset(
-    {"pool", "engine", "type", "zone", "phase", "watchdog", "what", "outcome", "why", "kept until"}
-)
-"""Columns that contain text instead of numbers."""
 
 
 def sign_in(wrong: bool) -> str:
@@ -34,15 +28,20 @@ def sign_in(wrong: bool) -> str:
         '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>'
         "<button>Sign in</button></form>"
     )
-    return _page("Sign in", body, nav=False)
+    return markup.page("Sign in", body, nav=False)
 
 
-def overview(views: Sequence[FleetView], now: datetime, stamp: str) -> str:
-    """The page of all fleets. `stamp` proves that a form came from this page."""
-    parts = [_fleets(views)] if len(views) > 1 else []
+def overview(views: Sequence[FleetView], now: datetime, stamp: str, *, updates: bool = False) -> str:
+    """The page of all fleets. `stamp` proves that a form came from this page.
+
+    `updates`: it loads itself again every `REFRESH_S`, only on demand, because that interrupts a screen reader.
+    """
+    other = '<a href="/">Stop updating</a>' if updates else f'<a href="/?updates=on">Update every {REFRESH_S} s</a>'
+    parts = [f'<p class="soft">{other}</p>']
+    parts += [_fleets(views)] if len(views) > 1 else []
     parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
     title = ", ".join(view.name for view in views)
-    return _page(title or "no fleets", "\n".join(parts), refresh=True)
+    return markup.page(title or "no fleets", "\n".join(parts), refresh_s=REFRESH_S if updates else None)
 
 
 def instances(view: FleetView, pool: str | None, start: int) -> str:
@@ -54,9 +53,9 @@ def instances(view: FleetView, pool: str | None, start: int) -> str:
     steps = _steps(view, pool, start, len(found))
     body = (
         f"<h1>{escape(pool or view.name)}</h1><p class='soft'>{len(found)} instances, "
-        f"{view.at:%Y-%m-%d %H:%M:%S} UTC</p>{steps}{_table(names, rows)}{steps}"
+        f"{view.at:%Y-%m-%d %H:%M:%S} UTC</p>{steps}{markup.table(names, rows)}{steps}"
     )
-    return _page(f"{pool or 'instances'}: {view.name}", body)
+    return markup.page(f"{pool or 'instances'}: {view.name}", body)
 
 
 def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: str) -> str:
@@ -76,17 +75,19 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: 
     body = (
         f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
         f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
-        f"{_keep(view, found, stamp)}<h2>Decisions</h2>{_acts(acts, view.at, 'No decision is recorded yet.')}"
+        f"{markup.keep_button(view, found, stamp)}<h2>Decisions</h2>"
+        f"{_acts(acts, view.at, 'No decision is recorded yet.')}"
     )
-    return _page(found.id, body)
+    return markup.page(found.id, body)
 
 
 def costs(views: Sequence[FleetView]) -> str:
     """The costs of each fleet, with links to the reports."""
     names = ("fleet", "USD/h now", "USD last hour", "of it idle", "USD today", "USD/Mtok, last hour")
     rows = "".join(_cost_row(names, view) for view in views)
-    body = f"<h1>Costs</h1><p class='soft'>A fleet's name links to its report of 24 hours.</p>{_table(names, rows)}"
-    return _page("costs", body)
+    note = "<p class='soft'>A fleet's name links to its report of 24 hours.</p>"
+    body = f"<h1>Costs</h1>{note}{markup.table(names, rows)}"
+    return markup.page("costs", body)
 
 
 def _cost_row(names: Sequence[str], view: FleetView) -> str:
@@ -101,37 +102,19 @@ def _cost_row(names: Sequence[str], view: FleetView) -> str:
         text.NOTHING if today is None else text.money(today.usd, today.unpriced),
         text.NOTHING if unit is None else f"{unit:.3f}",
     )
-    return _row(names, cells)
+    return markup.row(names, cells)
 
 
 def message(title: str, sentence: str) -> str:
     """A page with one sentence and a link back."""
-    return _page(title, f'<h1>{escape(title)}</h1><p>{escape(sentence)}</p><p><a href="/">Back</a></p>')
-
-
-def _page(title: str, body: str, *, nav: bool = True, refresh: bool = False) -> str:
-    again = f'<meta http-equiv="refresh" content="{REFRESH_S}">' if refresh else ""
-    menu = (
-        '<a class="skip" href="#main">To the content</a><nav aria-label="Pages"><b>gpu-fleet</b>'
-        '<a href="/">Status</a>'
-        '<a href="/costs">Costs</a><a href="/status.json">JSON</a>'
-        '<form class="in" method="post" action="/sign-out"><button>Sign out</button></form></nav>'
-        if nav
-        else ""
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1">{again}'
-        f'<title>{escape(title)} · gpu-fleet</title><link rel="icon" href="data:,"><style>{CSS}</style></head>\n'
-        f'<body>{menu}<main id="main">{body}</main></body></html>\n'
-    )
+    return markup.page(title, f'<h1>{escape(title)}</h1><p>{escape(sentence)}</p><p><a href="/">Back</a></p>')
 
 
 def _fleets(views: Sequence[FleetView]) -> str:
     """A table of all fleets; each row links to the fleet's section below."""
     names = ("fleet", "alerts", "problems", "pools below target", "instances", "USD/h")
     rows = "".join(
-        _row(
+        markup.row(
             names,
             (
                 f'<a href="#fleet-{number}">{escape(view.name)}</a>',
@@ -144,7 +127,7 @@ def _fleets(views: Sequence[FleetView]) -> str:
         )
         for number, view in enumerate(views)
     )
-    return f"<h1>{len(views)} fleets</h1>{_table(names, rows)}"
+    return f"<h1>{len(views)} fleets</h1>{markup.table(names, rows)}"
 
 
 def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
@@ -203,7 +186,7 @@ _POOL_NAMES: Final = (
 
 
 def _pools(view: FleetView) -> str:
-    return _table(_POOL_NAMES, "".join(_pool_row(view, pool) for pool in view.pools))
+    return markup.table(_POOL_NAMES, "".join(_pool_row(view, pool) for pool in view.pools))
 
 
 def _pool_row(view: FleetView, pool: PoolStatus) -> str:
@@ -226,7 +209,7 @@ def _pool_row(view: FleetView, pool: PoolStatus) -> str:
         text.money(pool.usd_per_hour, pool.unpriced),
         text.dollars(pool.usd_per_million_tokens),
     )
-    return _row(_POOL_NAMES, cells)
+    return markup.row(_POOL_NAMES, cells)
 
 
 def _alerts(view: FleetView) -> str:
@@ -238,37 +221,37 @@ def _alerts(view: FleetView) -> str:
     items = "".join(
         f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
         f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"
-        for a in first[:_MOST]
+        for a in first[: markup.MOST]
     )
-    return f"<ul>{items}</ul>{_more(len(view.read.alerts))}"
+    return f"<ul>{items}</ul>{markup.more(len(view.read.alerts))}"
 
 
 def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
-    names = ("instance", "pool", "idle for", "why", "kept until", "")
+    names = ("instance", "pool", "idle for", "why", "kept until", "action")
     rows = "".join(
-        _row(
+        markup.row(
             names,
             (
-                _link(view, one),
+                markup.instance_link(view, one),
                 escape(one.pool or text.NOTHING),
                 text.span(view.at - (one.idle_since or view.at)),
                 escape(one.why or text.NOTHING),
                 f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
-                _keep(view, one, stamp),
+                markup.keep_button(view, one, stamp),
             ),
         )
-        for one in marked[:_MOST]
+        for one in marked[: markup.MOST]
     )
-    return _table(names, rows) + _more(len(marked))
+    return markup.table(names, rows) + markup.more(len(marked))
 
 
 def _draining(view: FleetView, draining: Sequence[InstanceView]) -> str:
     names = ("instance", "pool", "type", "running", "why")
     rows = "".join(
-        _row(
+        markup.row(
             names,
             (
-                _link(view, one),
+                markup.instance_link(view, one),
                 escape(one.pool or text.NOTHING),
                 escape(one.capacity_type),
                 text.number(one.signals.running),
@@ -276,31 +259,16 @@ def _draining(view: FleetView, draining: Sequence[InstanceView]) -> str:
             ),
             long={"why"},
         )
-        for one in draining[:_MOST]
+        for one in draining[: markup.MOST]
     )
-    return _table(names, rows) + _more(len(draining))
-
-
-def _keep(view: FleetView, one: InstanceView, stamp: str) -> str:
-    hidden = {"fleet": view.name, "instance": one.id, "stamp": stamp}
-    fields = "".join(f'<input type="hidden" name="{name}" value="{escape(value)}">' for name, value in hidden.items())
-    label = f"Keep {one.id} for 4 hours"
-    return (
-        f'<form class="in" method="post" action="/keep">{fields}'
-        f'<button aria-label="{escape(label)}">Keep 4 h</button></form>'
-    )
-
-
-def _link(view: FleetView, one: InstanceView) -> str:
-    url = f"/instance/{quote(one.id, safe='')}?{urlencode({'fleet': view.name})}"
-    return f'<a href="{escape(url)}">{escape(one.id)}</a>'
+    return markup.table(names, rows) + markup.more(len(draining))
 
 
 def _instance_row(view: FleetView, one: InstanceView) -> str:
     signals = one.signals
     names = ("instance", "pool", "type", "zone", "phase", "GPU", "running", "wait", "KV", "tok/s", "USD/h", "idle")
     cells = (
-        _link(view, one),
+        markup.instance_link(view, one),
         escape(one.pool or text.NOTHING),
         escape(one.capacity_type),
         escape(one.zone),
@@ -313,7 +281,7 @@ def _instance_row(view: FleetView, one: InstanceView) -> str:
         text.NOTHING if one.usd_per_hour is None else f"{one.usd_per_hour:.4f}",
         text.NOTHING if one.idle_since is None else text.span(view.at - one.idle_since),
     )
-    return _row(names, cells)
+    return markup.row(names, cells)
 
 
 def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
@@ -332,7 +300,7 @@ def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
         return f'<p class="soft">{none}</p>'
     names = ("when", "watchdog", "what", "outcome", "why")
     rows = "".join(
-        _row(
+        markup.row(
             names,
             (
                 f"{text.span(now - act.at)} ago",
@@ -345,38 +313,12 @@ def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
         )
         for act in acts[:PER_PAGE]
     )
-    return _table(names, rows)
+    return markup.table(names, rows)
 
 
 def _lines(title: str, lines: Iterable[str]) -> str:
     found = list(lines)
     if not found:
         return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in found[:_MOST])
-    return f"<h2>{escape(title)}</h2><ul>{items}</ul>{_more(len(found))}"
-
-
-def _more(count: int) -> str:
-    return f'<p class="soft">and {count - _MOST} more</p>' if count > _MOST else ""
-
-
-def _table(names: Sequence[str], rows: str) -> str:
-    head = "".join(f'<th scope="col"{_side(name)}>{escape(name)}</th>' for name in names)
-    return (
-        f'<div class="scroll"><table class="stack"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _row(names: Sequence[str], cells: Sequence[str], long: Iterable[str] = ()) -> str:
-    """A table row. The cells are HTML already."""
-    wide = set(long)
-    inner = "".join(
-        f'<td data-name="{escape(name)}"{" class=long" if name in wide else _side(name)}>{cell}</td>'
-        for name, cell in zip(names, cells, strict=True)
-    )
-    return f"<tr>{inner}</tr>"
-
-
-def _side(name: str) -> str:
-    """Text columns are left-aligned, number columns right-aligned."""
-    return " class=left" if name in _TEXT_COLUMNS else ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in found[: markup.MOST])
+    return f"<h2>{escape(title)}</h2><ul>{items}</ul>{markup.more(len(found))}"

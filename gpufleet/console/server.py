@@ -1,4 +1,6 @@
-"""Serves the web page, the ledger's metrics and Alertmanager's webhook. It has few paths, no script and one form."""
+"""Serves the web page, the ledger's metrics and Alertmanager's webhook. It has few paths, no script, and two actions:
+Keep and Pause.
+"""
 
 import json
 import threading
@@ -9,10 +11,11 @@ from http import HTTPStatus
 from typing import Final, Protocol
 from urllib.parse import parse_qs, unquote
 
-from gpufleet.console import page
+from gpufleet.console import history_page, page
 from gpufleet.console.access import COOKIE, SESSION_S, Access
 from gpufleet.console.alerts import MOST_BYTES, AlertMessage, WebhookError, read
 from gpufleet.console.document import document
+from gpufleet.console.history import CostHistory, Grouping, Period
 from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.loopback import FOREIGN_MESSAGES, foreign
@@ -39,8 +42,8 @@ _HEADERS: Final = {
 }
 
 
-class KeepError(Exception):
-    """An instance could not be kept. The message is for the user."""
+class ActionError(Exception):
+    """An instance was not kept, or a pool not paused. The message is for the user."""
 
 
 class ConsoleDataError(Exception):
@@ -62,8 +65,16 @@ class ConsoleData(Protocol):
         """A fleet's cost report as an HTML page."""
         ...
 
+    def history(self, view: FleetView, period: Period) -> CostHistory:
+        """A fleet's costs, actions and waste over time, at most some minutes old."""
+        ...
+
     def keep(self, view: FleetView, instance: str, user: str) -> str:
-        """Keep an instance. Returns a sentence about it. Raises KeepError."""
+        """Keep an instance. Returns a sentence about it. Raises ActionError."""
+        ...
+
+    def pause(self, view: FleetView, pool: str, user: str) -> str:
+        """Pause all watchdogs of a pool. Returns a sentence about it. Raises ActionError."""
         ...
 
     def metrics(self) -> str:
@@ -93,11 +104,13 @@ class Console:
                 "GET /": _readable(self._overview),
                 "GET /status.json": _readable(self._status),
                 "GET /costs": _readable(self._costs),
+                "GET /history": _readable(self._history),
                 "GET /instances": _readable(self._instances),
                 "GET /instance/*": _readable(self._instance),
                 "POST /sign-in": self._sign_in,
                 "POST /sign-out": _sign_out,
                 "POST /keep": self._keep,
+                "POST /pause": self._pause,
                 f"POST {ALERTS}": self._alerts,
             }
         )
@@ -119,7 +132,8 @@ class Console:
 
     def _overview(self, request: HttpRequest) -> Answer:
         stamp = self._access.stamp(self._user(request) or "")
-        return _html(page.overview(self._data.views(), datetime.now(UTC), stamp))
+        updates = _fields(request.query).get("updates") == "on"
+        return _html(page.overview(self._data.views(), datetime.now(UTC), stamp, updates=updates))
 
     def _status(self, _: HttpRequest) -> Answer:
         found = [document(view) for view in self._data.views()]
@@ -131,6 +145,18 @@ class Console:
         if view is not None:
             return _html(self._data.costs(view))
         return _NOT_FOUND if "fleet" in query else _html(page.costs(views))
+
+    def _history(self, request: HttpRequest) -> Answer:
+        views, query = self._data.views(), _fields(request.query)
+        view = views[0] if views and "fleet" not in query else _fleet(views, query.get("fleet"))
+        try:
+            period, by = Period(query.get("span", Period.DAY)), Grouping(query.get("by", Grouping.POOL))
+        except ValueError:
+            return _NOT_FOUND
+        if view is None:
+            return _NOT_FOUND
+        stamp = self._access.stamp(self._user(request) or "")
+        return _html(history_page.page(views, view, self._data.history(view, period), by, stamp))
 
     def _instances(self, request: HttpRequest) -> Answer:
         query = _fields(request.query)
@@ -172,18 +198,28 @@ class Console:
         return _redirect("/", f"{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}")
 
     def _keep(self, request: HttpRequest) -> Answer:
+        return self._acted(request, "instance", self._data.keep, ("Kept", "Not kept"))
+
+    def _pause(self, request: HttpRequest) -> Answer:
+        return self._acted(request, "pool", self._data.pause, ("Paused", "Not paused"))
+
+    def _acted(
+        self, request: HttpRequest, field: str, act: Callable[[FleetView, str, str], str], titles: tuple[str, str]
+    ) -> Answer:
+        """Acts on what the form names in `field`, if the form came from a page of this console."""
+        done, not_done = titles
         form, user = _form(request), self._user(request) or ""
         if form.get("stamp") != self._access.stamp(user):
             text = "This form is too old or is not from this page; load the page again."
-            return _html(page.message("Not kept", text), 403)
+            return _html(page.message(not_done, text), 403)
         try:
             view = _fleet(self._data.views(), form.get("fleet"))
             if view is None:
-                return _html(page.message("Not kept", "This console does not show a fleet of that name."), 404)
-            text = self._data.keep(view, form.get("instance", ""), user)
-        except (KeepError, ConsoleDataError) as error:
-            return _html(page.message("Not kept", str(error)), 409)
-        return _html(page.message("Kept", text))
+                return _html(page.message(not_done, "This console does not show a fleet of that name."), 404)
+            text = act(view, form.get(field, ""), user)
+        except (ActionError, ConsoleDataError) as error:
+            return _html(page.message(not_done, str(error)), 409)
+        return _html(page.message(done, text))
 
 
 def _sign_out(_: HttpRequest) -> Answer:

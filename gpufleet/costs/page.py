@@ -1,6 +1,6 @@
 """The report as one self-contained HTML file: no network, no script, dark and light, readable on a phone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
@@ -19,6 +19,7 @@ _STYLE: Final = """
 @media(prefers-color-scheme:dark){:root{--text:#edeef0;--soft:#b0b4ba;--line:#3a3f45;--card:#1b1d20;--page:#111214;
 --warn:#ffb224;--link:#8ab4f8}}
 *{box-sizing:border-box}a{color:var(--link)}
+:focus-visible{outline:3px solid var(--link);outline-offset:2px}
 body{margin:0 auto;max-width:64rem;padding:1rem;background:var(--page);color:var(--text);
 font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}h1{font-size:1.4rem;margin:.2rem 0}h2{font-size:1.1rem;
 margin:2rem 0 .5rem}p,li{margin:.3rem 0}.soft{color:var(--soft);font-size:.9rem}.numbers{display:grid;gap:.6rem;
@@ -40,7 +41,6 @@ def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], ba
     title = f"Cost report: {report.scope.environment}"
     no_charts = extras.missing(charts.LIBRARY)
     parts = [
-        f'<nav aria-label="Back"><a href="{escape(back)}">Back</a></nav>' if back else "",
         f"<h1>{escape(title)}</h1>",
         f'<p class="soft">{escape(render.title(report))}</p>',
         _numbers(found),
@@ -61,10 +61,11 @@ def page(found: Digest, buckets: Sequence[TimeBucket], lanes: Sequence[Lane], ba
         _method(),
     ]
     body = "\n".join(part for part in parts if part)
+    nav = f'<nav aria-label="Back"><a href="{escape(back)}">Back</a></nav>\n' if back else ""
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<style>{_STYLE}</style></head>\n<body>\n{nav}<main>\n{body}\n</main>\n</body></html>\n"
     )
 
 
@@ -94,7 +95,7 @@ def _over_time(report: Report, buckets: Sequence[TimeBucket]) -> str:
     if not any(any(bucket.usd.values()) for bucket in buckets):
         return ""
     picture = charts.svg(charts.cost_over_time(buckets, report.scope.timezone), "cost over time by capacity type")
-    return f"<h2>Cost over time</h2><figure>{picture}</figure>"
+    return f"<h2>Cost over time</h2>{_figure(picture, 'Cost over time')}"
 
 
 def _unit_costs(report: Report) -> str:
@@ -115,30 +116,37 @@ def _unit_costs(report: Report) -> str:
     picture = charts.svg(
         charts.unit_cost_bars(most_expensive, "USD per million tokens, blended"), "USD per million tokens"
     )
-    return f"<h2>USD per million tokens, by model</h2><figure>{picture}</figure>{idle}"
+    return f"<h2>USD per million tokens, by model</h2>{_figure(picture, 'USD per million tokens')}{idle}"
 
 
 def _table(report: Report, by: By, most: int = 200) -> str:
     rows = render.rows(report, by)
     shown = [*rows[:most], rows[-1]] if len(rows) > most + 1 else rows
-    head = "".join(f"<th>{escape(name)}</th>" for name in (by.value, *render.HEADINGS[1:]))
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in shown)
     cut = f'<p class="soft">{len(rows) - len(shown)} more in the CSV file.</p>' if len(rows) > len(shown) else ""
-    return (
-        f'<h2>By {by.value.replace("-", " ")}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
-    )
+    title = f"By {by.value.replace('-', ' ')}"
+    return f"<h2>{title}</h2>{_grid(title, (by.value, *render.HEADINGS[1:]), shown)}{cut}"
+
+
+def _grid(label: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table that scrolls by itself, also with the keyboard."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"{_scrolled('div', label)}<table><tr>{head}</tr>{body}</table></div>"
+
+
+def _figure(picture: str, label: str) -> str:
+    return f"{_scrolled('figure', label)}{picture}</figure>"
+
+
+def _scrolled(tag: str, label: str) -> str:
+    return f'<{tag} class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">'
 
 
 def _slices(report: Report, most: int = 200) -> str:
     if not report.slices.rows:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in slice_view.HEADINGS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>"
-        for row in slice_view.rows(report.slices, most)
-    )
     notes = "".join(f'<p class="soft">{escape(line)}</p>' for line in slice_view.facts(report.slices))
-    return f'<h2>By slice</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{notes}'
+    return f"<h2>By slice</h2>{_grid('By slice', slice_view.HEADINGS, slice_view.rows(report.slices, most))}{notes}"
 
 
 def _token_origins(report: Report) -> str:
@@ -149,15 +157,11 @@ def _token_origins(report: Report) -> str:
 def _speeds(report: Report, most: int = 200) -> str:
     if not report.speeds:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in speed.HEADINGS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in speed.as_text(row)) + "</tr>"
-        for row in report.speeds[:most]
-    )
     lines = "".join(f"<li>{escape(line)}</li>" for line in render.references(report)[:most])
+    title = "Tokens per second and GPU"
     cut = f'<p class="soft">{len(report.speeds) - most} more in the JSON file.</p>' if report.speeds[most:] else ""
     return (
-        f'<h2>Tokens per second and GPU</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>{cut}'
+        f"<h2>{title}</h2>{_grid(title, speed.HEADINGS, map(speed.as_text, report.speeds[:most]))}{cut}"
         f'<details><summary>Sources of the references</summary><ul class="soft">{lines}</ul></details>'
     )
 
@@ -168,12 +172,8 @@ def _energy(report: Report) -> str:
     tables = ""
     if report.total.energy.millijoules is not None:
         for by in (By.POOL, By.MODEL):
-            head = "".join(f"<th>{escape(name)}</th>" for name in (by.value, *energy_render.HEADINGS[1:]))
-            body = "".join(
-                "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-                for row in energy_render.rows(report, by)
-            )
-            tables += f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+            headings = (by.value, *energy_render.HEADINGS[1:])
+            tables += _grid(f"Energy by {by.value}", headings, energy_render.rows(report, by))
     return f'<h2>Energy and CO2e</h2>{tables}<ul class="soft">{lines}</ul>'
 
 
@@ -184,11 +184,13 @@ def _timelines(report: Report, lanes: Sequence[Lane], most: int = DRAWN) -> str:
     colours = {**charts.COLOURS, "idle": charts.IDLE}
     key = "".join(f'<span style="background:{colour}"></span>{kind}' for kind, colour in colours.items())
     pictures = "".join(
-        f"<h3>{escape(lane.pool)}</h3><figure>"
-        + charts.svg(
-            charts.timeline(lane, report.scope.timezone, window), f"instances of pool {escape(lane.pool, quote=True)}"
+        f"<h3>{escape(lane.pool)}</h3>"
+        + _figure(
+            charts.svg(
+                charts.timeline(lane, report.scope.timezone, window), f"instances of pool {escape(lane.pool)}"
+            ),
+            f"Instances of pool {lane.pool}",
         )
-        + "</figure>"
         for lane in lanes[:most]
     )
     more = f'<p class="soft">{len(lanes) - most} more pools are not drawn.</p>' if len(lanes) > most else ""
@@ -202,10 +204,9 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _coverage(report: Report, most: int = 100) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(pool)}</td><td>{_share(figure)}</td><td>{figure.tokens.resets}</td></tr>"
-        for pool, figure in sorted(report.groups[By.POOL].items())
-    )
+    rows = [
+        (pool, _share(figure), str(figure.tokens.resets)) for pool, figure in sorted(report.groups[By.POOL].items())
+    ]
     known = "never" if report.known_until is None else instant(report.known_until)
     zone = report.scope.timezone
     gaps = "".join(
@@ -215,8 +216,7 @@ def _coverage(report: Report, most: int = 100) -> str:
     lines = "".join(f'<p class="warn">{escape(line)}</p>' for line in render.coverage(report))
     return (
         f'<h2>Coverage</h2><p class="soft">The ledger ends at {known}.</p>{lines}<ul>{gaps}</ul>'
-        f'<div class="scroll"><table>'
-        f"<tr><th>pool</th><th>measured</th><th>resets</th></tr>{rows}</table></div>{_unknown(report)}"
+        f"{_grid('Coverage', ('pool', 'measured', 'resets'), rows)}{_unknown(report)}"
     )
 
 
@@ -224,9 +224,7 @@ def _unknown(report: Report) -> str:
     lines = render.unknown_rows(report)
     if not lines:
         return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in render.UNKNOWN_HEADINGS)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
-    return f'<h3>Unknown costs</h3><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return f"<h3>Unknown costs</h3>{_grid('Unknown costs', render.UNKNOWN_HEADINGS, lines)}"
 
 
 def _share(figure: Figure) -> str:
@@ -234,18 +232,20 @@ def _share(figure: Figure) -> str:
 
 
 def _prices(report: Report, most: int = 100) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(price.sku)}</td><td>{escape(price.zone or price.region)}</td>"
-        f"<td>{render.show(price.usd_per_hour)}</td><td>{escape(price.source)}</td><td>{instant(price.as_of)[:16]}</td></tr>"
+    rows = [
+        (
+            price.sku,
+            price.zone or price.region,
+            render.show(price.usd_per_hour),
+            price.source,
+            instant(price.as_of)[:16],
+        )
         for price in report.prices[:most]
-    )
+    ]
     more = (
         f'<p class="soft">{len(report.prices) - most} more in the JSON file.</p>' if len(report.prices) > most else ""
     )
-    return (
-        '<h2>Prices</h2><div class="scroll"><table><tr><th>sku</th><th>where</th><th>USD/h</th><th>source</th>'
-        f"<th>as of</th></tr>{rows}</table></div>{more}"
-    )
+    return f"<h2>Prices</h2>{_grid('Prices', ('sku', 'where', 'USD/h', 'source', 'as of'), rows)}{more}"
 
 
 def _method() -> str:

@@ -1,4 +1,4 @@
-"""The cost of an interval by pool and team, for forecasts and budgets. Pure."""
+"""The cost of an interval by pool, model and team, for forecasts, budgets and the console. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from gpufleet.domain import money
 from gpufleet.ledger.teams import by_team
 
 Part = tuple[str, str]
-"""(`pool` or `team`, name)."""
+"""(`pool`, `model` or `team`, name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,26 +70,30 @@ class _Sum:
         )
 
 
-_Cells = Mapping[tuple[str, str], _Sum]
-"""By pool and owner."""
+_Cells = Mapping[tuple[str, str, str], _Sum]
+"""By pool, model and owner."""
 
 
 def spend(known: WindowFacts, since: datetime, until: datetime, now: datetime) -> Spend:
     """The cost of an interval from its facts."""
-    facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str], _Sum](_Sum)
+    facts, cells = priced_alone(known.facts), defaultdict[tuple[str, str, str], _Sum](_Sum)
     for charge in charges(facts, known.book, since, until, allow_unpriced=True):
-        cells[charge.pool or NONE, charge.owner or NONE].add(charge)
+        cells[charge.pool or NONE, charge.model or NONE, charge.owner or NONE].add(charge)
     # the minutes since the last pass do not matter, longer times do
     last = now if known.last is None else known.last.at
     horizon = last if now - last <= QUIET else now
     for span in unknown_spans(facts, known.book, since, until, horizon):
-        cells[span.like.pool or NONE, span.like.owner or NONE].add_unknown(span)
-    total, pools = _Sum(), defaultdict[str, _Sum](_Sum)
-    for (pool, _), part in cells.items():
+        like = span.like
+        cells[like.pool or NONE, like.model or NONE, like.owner or NONE].add_unknown(span)
+    total, pools, models = _Sum(), defaultdict[str, _Sum](_Sum), defaultdict[str, _Sum](_Sum)
+    for (pool, model, _), part in cells.items():
         total.include(part)
         pools[pool].include(part)
+        models[model].include(part)
     parts = {("pool", name): part.cost for name, part in pools.items()}
-    return Spend(total=total.cost, by_part=parts | {("team", name): one for name, one in _teams(known, cells, pools)})
+    parts |= {("model", name): part.cost for name, part in models.items()}
+    parts |= {("team", name): cost for name, cost in _teams(known, cells, pools)}
+    return Spend(total=total.cost, by_part=parts)
 
 
 def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iterator[tuple[str, Cost]]:
@@ -105,7 +109,7 @@ def _teams(known: WindowFacts, cells: _Cells, pools: Mapping[str, _Sum]) -> Iter
             shared.add(pool)
             own = share.figure
             teams[share.name].include(_Sum(own.allocation, own.too_much, own.too_little, part.unpriced))
-    for (pool, owner), part in cells.items():
+    for (pool, _, owner), part in cells.items():
         if pool not in shared:
             teams[owner].include(part)
     return ((name, part.cost) for name, part in teams.items())

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpufleet.toolchain.folders import PULUMI_VERSION, Folders, find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi, has_language_host
-from scripts.setup import actionlint, debian, focus_validator, language_host, pulumi_cli, python_env
+from scripts.setup import actionlint, axe_core, debian, focus_validator, language_host, pulumi_cli, python_env
 from scripts.setup.running import SetupError, announce
 
 LOCK_LIMIT_S: Final = 1800
@@ -84,6 +84,9 @@ def _of_tests(folders: Folders) -> list[tuple[str, Callable[[], None]]]:
     if not actionlint.place(folders).exists():
         what = f"actionlint {actionlint.VERSION} (checks the workflows of CI), built from its Go module"
         steps.append((what, lambda: _optional(actionlint.install, folders)))
+    if not axe_core.place(folders).exists():
+        what = f"axe-core {axe_core.VERSION} (checks the web pages for accessibility), fetched by npm"
+        steps.append((what, lambda: _optional(axe_core.install, folders)))
     return steps
 
 

@@ -1,5 +1,7 @@
 """The page in a real browser: no errors, no external request, readable on a phone, usable by keyboard."""
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,13 +9,14 @@ import pytest
 
 from tests.fixtures.console.browser import PROGRAM, Browser, browser
 from tests.fixtures.console.fleet import instance
-from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
+from tests.fixtures.console.pages import FakeConsoleData, serving, sign_in
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed (make setup installs it)"),
 ]
 
+HISTORIES = ("/history?span=24h", "/history?span=7d&by=model", "/history?span=30d&by=team")
 CONTRAST = """
 (() => {
   const parse = c => c.match(/[\\d.]+/g).map(Number);
@@ -39,19 +42,6 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-def _sign_in(tab: Browser, url: str) -> None:
-    """Signs in using only the keyboard."""
-    tab.open(url)
-    for _ in range(5):
-        if tab.ask("document.activeElement.id") == "token":
-            break
-        tab.type_key("Tab")
-    tab.type(TOKEN)
-    with tab.loads():
-        tab.type_key("Enter")
-    assert tab.ask("document.querySelector('nav') !== null")
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1440])
 def test_pages_fit_are_readable_and_make_no_external_request(
@@ -59,15 +49,16 @@ def test_pages_fit_are_readable_and_make_no_external_request(
 ) -> None:
     with serving(FakeConsoleData()) as url:
         tab.look(width, scheme)
-        _sign_in(tab, url)
+        sign_in(tab, url)
         tab.problems.clear()
         tab.asked.clear()
-        for path in ("/", "/instances", f"/instance/{instance(1).id}"):
+        for path in ("/", "/instances", f"/instance/{instance(1).id}", *HISTORIES):
             tab.open(url + path)
             assert tab.ask("document.documentElement.scrollWidth") <= width, path
             assert tab.ask(CONTRAST) >= 4.5, "WCAG AA"
             assert tab.ask("getComputedStyle(document.body).colorScheme || 'x'")
-            tab.picture(tmp_path / f"{path.strip('/').replace('/', '-') or 'status'}-{width}-{scheme}.png")
+            name = re.sub(r"[^a-z0-9]+", "-", path.strip("/")) or "status"
+            tab.picture(tmp_path / f"{name}-{width}-{scheme}.png")
         assert tab.problems == []
         assert all(asked.startswith((url, "data:")) for asked in tab.asked), tab.asked
         dark = tab.ask("getComputedStyle(document.body).backgroundColor") == "rgb(17, 18, 20)"
@@ -78,7 +69,7 @@ def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
     data = FakeConsoleData()
     with serving(data) as url:
         tab.look(1440, "light")
-        _sign_in(tab, url)
+        sign_in(tab, url)
         for _ in range(80):
             tab.type_key("Tab")
             if tab.ask("document.activeElement.innerText") == "Keep 4 h":
@@ -89,3 +80,44 @@ def test_an_instance_is_kept_by_keyboard(tab: Browser) -> None:
             tab.type_key("Enter")
         assert tab.ask("document.querySelector('h1').innerText") == "Kept"
     assert data.kept == [("aws/prod/us-east-1", instance(0).id, "token")]
+
+
+VISIBLE = """
+[...document.querySelectorAll('.values')].filter(one => getComputedStyle(one).visibility === 'visible')
+  .map(one => one.querySelector('p').innerText).join()
+"""
+
+
+def test_values_are_shown_on_focus_and_on_hover(tab: Browser) -> None:
+    with serving(FakeConsoleData()) as url:
+        tab.look(1440, "light")
+        sign_in(tab, url)
+        tab.open(f"{url}/history")
+        assert tab.ask(VISIBLE) == "Sat 21 Nov 08:00–09:00 UTC: 191.00", "the last interval is chosen first"
+        for _ in range(20):
+            tab.type_key("Tab")
+            if tab.ask("document.activeElement.type") == "radio":
+                break
+        tab.type_key("ArrowLeft")
+        assert tab.ask(VISIBLE) == "Sat 21 Nov 07:00–08:00 UTC: 208.93"
+        assert tab.ask("getComputedStyle(document.querySelector('input:focus ~ .bars')).outlineWidth") == "3px"
+        bar = tab.ask("JSON.stringify(document.querySelectorAll('.bars')[4].getBoundingClientRect())")
+        place = json.loads(bar)
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=place["x"] + 5, y=place["y"] + 50)
+        shown = tab.ask(VISIBLE)
+        assert shown.startswith("Fri 20 Nov 13:00–14:00 UTC: not known the cost watchdog did not run"), shown
+
+
+def test_the_grouping_is_switched_with_the_keyboard(tab: Browser) -> None:
+    with serving(FakeConsoleData()) as url:
+        tab.look(375, "dark")
+        sign_in(tab, url)
+        tab.open(f"{url}/history")
+        for _ in range(20):
+            tab.type_key("Tab")
+            if tab.ask("document.activeElement.innerText") == "Team":
+                break
+        with tab.loads():
+            tab.type_key("Enter")
+        assert tab.ask("document.querySelector('h2').innerText") == "Cost over time, by team"
+        assert tab.ask("document.querySelector('[aria-label=\"Group by\"] [aria-current]').innerText") == "Team"

@@ -12,7 +12,9 @@ from app.console_data import LiveConsoleData
 from app.errors import AppError
 from app.feed import SEEN, FeedPaths, Seen
 from gpufleet.console.alerts import AlertMessage
-from gpufleet.console.server import ConsoleData, ConsoleDataError, KeepError
+from gpufleet.console.history import Period
+from gpufleet.console.server import ActionError, ConsoleData, ConsoleDataError
+from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import OUTBOX
 from gpufleet.logs import SILENT
 from gpufleet.settings.document import FleetDocument, Notify
@@ -41,6 +43,7 @@ def console(request: pytest.FixtureRequest, tmp_path: Path) -> Data:
             "notify": Notify(slack_channel="#c"),
         }
     )
+    open_ledger(fleet.ledger_url).dispose()
     # without an address, no agent is asked
     seen = Seen(at=time.time(), instances=(replace(RUNNING, private_address=None),))
     FeedPaths(folder=tmp_path).instances.write_bytes(SEEN.dump_json(seen))
@@ -63,8 +66,22 @@ def test_a_running_instance_is_kept_and_an_unknown_one_is_an_error(console: Data
     (view,) = console.data.views()
     assert RUNNING.id in {one.id for one in view.read.instances or ()}
     assert f"{RUNNING.id} is kept" in console.data.keep(view, RUNNING.id, "ann")
-    with pytest.raises(KeepError, match="i-unknown"):
+    with pytest.raises(ActionError, match="i-unknown"):
         console.data.keep(view, "i-unknown", "ann")
+
+
+def test_a_pool_is_paused_and_an_unknown_one_is_an_error(console: Data) -> None:
+    (view,) = console.data.views()
+    assert "pool chat are paused" in console.data.pause(view, "chat", "ann")
+    for scope in ("unknown", "all", RUNNING.id):
+        with pytest.raises(ActionError, match=scope):
+            console.data.pause(view, scope, "ann")
+
+
+@pytest.mark.parametrize("period", Period)
+def test_a_history_has_every_interval_of_its_period(console: Data, period: Period) -> None:
+    (view,) = console.data.views()
+    assert len(console.data.history(view, period).intervals) == period.count
 
 
 def test_an_instance_without_decisions_has_none(console: Data) -> None:

@@ -38,7 +38,7 @@ def stamp_of(page: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("path", ["/", "/status.json", "/costs", "/instances", "/instance/i-1", "/other"])
+@pytest.mark.parametrize("path", ["/", "/status.json", "/costs", "/history", "/instances", "/instance/i-1", "/other"])
 def test_nothing_of_the_fleet_is_shown_without_signing_in(data: FakeConsoleData, path: str) -> None:
     with serving(data) as url:
         answer = httpx.get(url + path, timeout=60)
@@ -105,7 +105,7 @@ def test_a_proxys_header_needs_its_secret(
 
 
 def test_every_page_forbids_scripts_frames_and_external_resources(signed_in: httpx.Client) -> None:
-    for path in ("/", "/instances", f"/instance/{instance(1).id}", "/nowhere"):
+    for path in ("/", "/instances", f"/instance/{instance(1).id}", "/history", "/nowhere"):
         answer = signed_in.get(path)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -135,10 +135,25 @@ def test_html_is_well_formed(signed_in: httpx.Client) -> None:
         def handle_endtag(self, tag: str) -> None:
             assert self.open.pop() == tag
 
-    for path in ("/", "/instances", f"/instance/{instance(1).id}"):
+    for path in ("/", "/instances", f"/instance/{instance(1).id}", "/history"):
         parser = Tags()
         parser.feed(signed_in.get(path).text)
         assert parser.open == []
+
+
+def test_the_page_updates_itself_only_on_demand(signed_in: httpx.Client) -> None:
+    assert 'http-equiv="refresh"' not in signed_in.get("/").text
+    assert 'http-equiv="refresh" content="30"' in signed_in.get("/", params={"updates": "on"}).text
+
+
+def test_pause_needs_the_pages_own_stamp(signed_in: httpx.Client, data: FakeConsoleData) -> None:
+    form = {"fleet": "aws/prod/us-east-1", "pool": "chat"}
+    assert signed_in.post("/pause", data={**form, "stamp": "0" * 64}).status_code == 403
+    assert data.paused == []
+    stamp = stamp_of(signed_in.get("/history").text)
+    assert "are paused" in signed_in.post("/pause", data={**form, "stamp": stamp}).text
+    assert data.paused == [("aws/prod/us-east-1", "chat", "token")]
+    assert signed_in.post("/pause", data={**form, "pool": "all", "stamp": stamp}).status_code == 409
 
 
 def test_keep_needs_the_pages_own_stamp(signed_in: httpx.Client, data: FakeConsoleData) -> None:
@@ -223,7 +238,7 @@ def test_the_costs_of_the_only_fleet_need_no_choice(signed_in: httpx.Client) -> 
     assert "costs of aws/prod" in signed_in.get("/costs").text
 
 
-@pytest.mark.parametrize("path", ["/", "/costs", "/metrics", "/status.json"])
+@pytest.mark.parametrize("path", ["/", "/costs", "/history", "/metrics", "/status.json"])
 def test_unreadable_ledger_is_reported(signed_in: httpx.Client, data: FakeConsoleData, path: str) -> None:
     data.broken = "the ledger is <locked>"
     answer = signed_in.get(path)
