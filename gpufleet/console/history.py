@@ -31,14 +31,14 @@ class Period(StrEnum):
         return {"24h": timedelta(hours=1), "7d": timedelta(hours=6), "30d": timedelta(days=1)}[self.value]
 
     @property
-    def count(self) -> int:
+    def intervals(self) -> int:
         """The number of intervals."""
         return {"24h": 24, "7d": 28, "30d": 30}[self.value]
 
     def edges(self, now: datetime) -> list[datetime]:
         """The starts of the intervals, at whole steps (UTC), and `now`, at which the last one ends."""
         last = EPOCH + (now - EPOCH - timedelta(microseconds=1)) // self.step * self.step
-        return [*(last - (self.count - 1 - number) * self.step for number in range(self.count)), now]
+        return [*(last - (self.intervals - 1 - number) * self.step for number in range(self.intervals)), now]
 
 
 class Grouping(StrEnum):

@@ -99,7 +99,7 @@ def test_values_are_shown_on_focus_and_on_hover(tab: Browser) -> None:
             if tab.ask("document.activeElement.type") == "radio":
                 break
         tab.type_key("ArrowLeft")
-        assert tab.ask(VISIBLE) == "Sat 21 Nov 07:00–08:00 UTC: 208.93"
+        assert tab.ask(VISIBLE) == "Sat 21 Nov 07:00–08:00 UTC: 210.25"
         assert tab.ask("getComputedStyle(document.querySelector('input:focus ~ .bars')).outlineWidth") == "3px"
         bar = tab.ask("JSON.stringify(document.querySelectorAll('.bars')[4].getBoundingClientRect())")
         place = json.loads(bar)

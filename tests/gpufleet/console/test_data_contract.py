@@ -81,7 +81,7 @@ def test_a_pool_is_paused_and_an_unknown_one_is_an_error(console: Data) -> None:
 @pytest.mark.parametrize("period", Period)
 def test_a_history_has_every_interval_of_its_period(console: Data, period: Period) -> None:
     (view,) = console.data.views()
-    assert len(console.data.history(view, period).intervals) == period.count
+    assert len(console.data.history(view, period).intervals) == period.intervals
 
 
 def test_an_instance_without_decisions_has_none(console: Data) -> None:

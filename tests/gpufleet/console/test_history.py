@@ -40,7 +40,7 @@ def test_intervals_start_at_whole_steps_and_end_now(period: Period, now: str, fi
     edges = period.edges(moment)
     assert (f"{edges[0]:%Y-%m-%dT%H:%M}", f"{edges[-2]:%Y-%m-%dT%H:%M}", edges[-1]) == (first, last, moment)
     assert {end - start for start, end in pairwise(edges[:-1])} == {period.step}
-    assert len(edges) == period.count + 1
+    assert len(edges) == period.intervals + 1
 
 
 def test_the_parts_that_are_drawn_have_the_sum_of_all_parts() -> None:
