@@ -15,6 +15,7 @@ from gpufleet.scan.model import (
     ScannedCapacity,
     ScannedInstance,
     ScanScope,
+    ScopeResult,
     Verdict,
     VerdictReason,
 )
@@ -28,6 +29,8 @@ class AdviceCode(StrEnum):
 
     STOP_IDLE = "stop_idle"
     RELEASE_CAPACITY = "release_capacity"
+    USE_SPOT = "use_spot"
+    """Working on-demand instances cost less as spot, which the cloud may interrupt."""
     CHECK_LIKELY_IDLE = "check_likely_idle"
     MEASURE = "measure"
     """Nothing shows whether the GPUs work: add a GPU metric."""
@@ -49,16 +52,14 @@ class Advice:
 
 
 def advise(scan: Scan, profiles: Mapping[str, str] | None = None) -> list[Advice]:
-    """Return everything to do: certain savings first, then the most expensive. `profiles`: AWS profile by account."""
+    """Return everything to do: savings first, then the most expensive. `profiles`: AWS profile by account."""
     names = profiles or {}
     found: list[Advice] = []
     for result in scan.results:
         found += _of_instances(result.scope, result.instances, names)
         found += (one for capacity in result.capacity for one in _of_capacity(capacity, names))
-    certain = (AdviceCode.STOP_IDLE, AdviceCode.RELEASE_CAPACITY)
-    return sorted(
-        found, key=lambda one: (one.code not in certain, -one.usd_per_month, list(AdviceCode).index(one.code))
-    )
+        found += _of_spot(result)
+    return sorted(found, key=lambda one: (not one.is_saving, -one.usd_per_month, list(AdviceCode).index(one.code)))
 
 
 def _of_instances(
@@ -205,6 +206,46 @@ def _of_capacity(one: ScannedCapacity, profiles: Mapping[str, str]) -> Iterator[
         command=command,
         usd_per_month=one.usd_per_hour * money.HOURS_PER_MONTH,
     )
+
+
+def _of_spot(result: ScopeResult) -> Iterator[Advice]:
+    """Working on-demand instances that would cost less as spot, by region and machine type.
+
+    Instances of gpu-fleet are left out, because its settings say how they are bought. So is the number of instances
+    that reserved instances or commitments pay for.
+    """
+    cheaper: dict[tuple[str, str], list[tuple[Decimal, Decimal]]] = {}
+    for one in result.instances:
+        spot, usd = one.spot_usd_per_hour, one.usd_per_hour
+        if one.verdict is Verdict.IN_USE and not one.instance.environment and spot and usd and spot < usd:
+            cheaper.setdefault((one.instance.region, one.instance.machine_type), []).append((usd, spot))
+    for (region, machine_type), prices in cheaper.items():
+        paid = sum(
+            one.total - (one.unused or 0)
+            for one in result.capacity
+            if one.kind in (CapacityKind.RESERVED_INSTANCES, CapacityKind.COMMITMENT)
+            if (one.region, one.machine_type) == (region, machine_type)
+        )
+        # the smallest savings stay: which of them a commitment pays for is unknown
+        left = sorted(prices, key=lambda pair: pair[0] - pair[1])[: max(0, len(prices) - paid)]
+        if not left:
+            continue
+        usd, spot = (sum(amounts, Decimal(0)) for amounts in zip(*left, strict=True))
+        scope = result.scope
+        yield Advice(
+            code=AdviceCode.USE_SPOT,
+            scope=scope,
+            text=f"Consider spot for {len(left)} on-demand {machine_type} in {region}: {_per_hour(spot)} instead of"
+            f" {_per_hour(usd)} USD/h ({(spot / usd - 1) * 100:+.0f} %); the cloud may interrupt spot at any time,"
+            " so use it for what can move. The command drafts settings with on-demand as the fallback",
+            command=f"gpufleet init --cloud {scope.cloud} --account {shlex.quote(scope.account)} --region {region}"
+            f" --machine-type {shlex.quote(machine_type)}",
+            usd_per_month=(usd - spot) * money.HOURS_PER_MONTH,
+        )
+
+
+def _per_hour(usd: Decimal) -> str:
+    return f"{usd.quantize(money.CENT):,f}"
 
 
 def _measure_command(scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]) -> str:

@@ -141,3 +141,49 @@ def test_commands_name_the_profile_of_the_account() -> None:
 
 def test_instances_in_use_give_no_advice() -> None:
     assert advise(scan(replace(IDLE, verdict=Verdict.IN_USE, reason=VerdictReason.GPU_WORKED))) == []
+
+
+WORKING = replace(IDLE, verdict=Verdict.IN_USE, reason=VerdictReason.GPU_WORKED, spot_usd_per_hour=Decimal("0.3"))
+
+
+def test_spot_is_advised_with_its_saving_its_risk_and_a_command_that_drafts_settings() -> None:
+    (advice,) = advise(scan(WORKING, replace(WORKING, instance=replace(PLAIN, id="i-2"))))
+    assert (advice.code, advice.is_saving) == (AdviceCode.USE_SPOT, True)
+    assert advice.usd_per_month == (Decimal("1.6") - Decimal("0.6")) * 730
+    assert advice.text.startswith(
+        "Consider spot for 2 on-demand g6.xlarge in us-east-1: 0.60 instead of 1.60 USD/h (-62 %);"
+        " the cloud may interrupt spot at any time"
+    )
+    assert advice.command == (
+        "gpufleet init --cloud aws --account 111122223333 --region us-east-1 --machine-type g6.xlarge"
+    )
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [
+        pytest.param(replace(WORKING, spot_usd_per_hour=None), id="no spot price"),
+        pytest.param(replace(WORKING, spot_usd_per_hour=Decimal("0.8")), id="spot costs as much"),
+        pytest.param(replace(WORKING, usd_per_hour=None), id="no on-demand price"),
+        pytest.param(replace(WORKING, instance=replace(PLAIN, environment="prod")), id="of gpu-fleet"),
+    ],
+)
+def test_spot_is_not_advised_without_a_known_saving(instance: ScannedInstance) -> None:
+    assert advise(scan(instance)) == []
+
+
+@pytest.mark.parametrize(("total", "unused", "left"), [(1, 0, 1), (3, 1, 0), (2, None, 0)])
+def test_instances_that_a_commitment_pays_for_are_not_advised_as_spot(
+    total: int, unused: int | None, left: int
+) -> None:
+    paid = replace(HELD, kind=CapacityKind.RESERVED_INSTANCES, total=total, unused=unused)
+    found = advise(scan(WORKING, WORKING, capacity=(paid,)))
+    assert [one.text.split(" on-demand")[0] for one in found] == [f"Consider spot for {left}"] * bool(left)
+
+
+def test_savings_are_ranked_by_amount_and_come_before_questions() -> None:
+    likely = replace(IDLE, verdict=Verdict.LIKELY_IDLE, reason=VerdictReason.POWER_IDLE, usd_per_hour=Decimal(90))
+    found = advise(scan(IDLE, replace(WORKING, usd_per_hour=Decimal(2)), likely))
+    assert [one.code for one in found] == [
+        AdviceCode.USE_SPOT, AdviceCode.STOP_IDLE, AdviceCode.CHECK_LIKELY_IDLE
+    ]  # fmt: skip
