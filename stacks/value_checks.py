@@ -59,6 +59,7 @@ def check(settings: Settings, root: str, today: date) -> Iterator[Problem]:
     yield from _existing_network(settings, root)
     yield from _control_machine(settings, root)
     yield from _urls(settings, root)
+    yield from _jobs(settings, root)
     yield from _channel(settings, root)
     yield from _prices(settings, root, today)
 
@@ -249,6 +250,20 @@ def _urls(settings: Settings, root: str) -> Iterator[Problem]:
         elif name == "ledger_url" and (why := why_unverified(url)):
             # the fleet document contains it, and readers of a document in a bucket cannot open such a ledger
             yield Problem(path=f"{root}.{name}", wrong=why, value=url, remedy=REMEDY)
+
+
+def _jobs(settings: Settings, root: str) -> Iterator[Problem]:
+    """The job of GPU exporters had another name in release 0.1. A rule that reads it finds no metrics, so it never
+    acts. A Prometheus of the user may still have such a job.
+    """
+    for index, rule in enumerate(settings.orphans):
+        if rule.gpu_job == "dcgm" and settings.prometheus_url is None:
+            yield Problem(
+                path=f"{root}.orphans.{index}.gpu_job",
+                wrong="is a job that the control host's Prometheus does not have since release 0.2",
+                value=rule.gpu_job,
+                remedy="write gpu_job: accelerator, or remove it",
+            )
 
 
 def _channel(settings: Settings, root: str) -> Iterator[Problem]:

@@ -4,8 +4,8 @@ The region is under the cloud's own key (`aws:region`, `gcp:region`), all else u
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -56,7 +56,7 @@ def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Se
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(source, (*problems, *from_validation(error, KEY))) from error
+        raise SettingsError(source, (*problems, *_with_new_names(from_validation(error, KEY)))) from error
     if problems:
         raise SettingsError(source, problems)
     return settings
@@ -145,6 +145,19 @@ def _without(value: Any, places: list[tuple[int | str, ...]]) -> Any:
     if is_list(value):
         return [_without(item, below(index)) for index, item in enumerate(value)]
     return value
+
+
+_NEW_NAMES: Final[Mapping[str, str]] = {
+    "agent_token": "orders and engine_key replace it since release 0.2: `gpufleet bootstrap` creates both secrets and"
+    " prints what to write (docs/security.md)"
+}
+"""Setting of an earlier release, and what replaces it."""
+
+
+def _with_new_names(problems: Iterable[Problem]) -> Iterator[Problem]:
+    for problem in problems:
+        name = problem.path.removeprefix(f"{KEY}.")
+        yield replace(problem, remedy=_NEW_NAMES[name]) if name in _NEW_NAMES else problem
 
 
 def _unknown_keys(config: Mapping[str, Any]) -> tuple[Problem, ...]:
