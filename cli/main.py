@@ -56,6 +56,8 @@ def _run() -> None:
         print_error(str(error), sys.argv)
         sys.exit(exit_of(error.code))
     except SystemExit as left:
+        if left.code is Exit.INTERRUPTED:
+            raise
         if left.code == INTERRUPTED:  # typer turns Ctrl-C into this code and prints nothing
             print_error("interrupted", sys.argv)
             raise KeyboardInterrupt from left

@@ -73,6 +73,8 @@ class Exit(IntEnum):
     WRONG_USE = 2
     FOUND = 3
     """Done, and something found: a dry run with actions, an exceeded limit, a failed check."""
+    INTERRUPTED = 130
+    """Ctrl-C, after the command has shown what it had read. Raise it as SystemExit: typer's exits are integers."""
 
 
 def exit_of(code: ErrorCode) -> Exit:

@@ -85,7 +85,7 @@ def scan(  # noqa: PLR0913, PLR0917 - options
     Ctrl-C shows what was read until then.
 
     Exit code 1: a region or an account could not be read; the rest is shown. Exit code 3: something is certainly idle
-    or unused.
+    or unused. Exit code 130: interrupted.
     """
     began = time.monotonic()
     if print_policy is not None:
@@ -100,6 +100,8 @@ def scan(  # noqa: PLR0913, PLR0917 - options
     windows = ScanWindows(
         now=datetime.now(UTC), whole=_duration("--window", window, timedelta(days=14)), idle=_duration("--idle", idle)
     )
+    if html is not None:
+        _check_page(html)
     receiver = None if slack is None else _receiver()
     stores = _stores(prometheus or ())
     accounts = _accounts(profile or (), role or (), project or (), region or ())
@@ -119,6 +121,8 @@ def scan(  # noqa: PLR0913, PLR0917 - options
         _show(found, advice, rows, hide)
         note(f"{time.monotonic() - began:.1f} s, {sum(use_case.all_calls(found.results).values())} API calls")
     posted = receiver is None or _post(receiver, slack or "", hide(summary.message(found, advice)), found.at)
+    if found.is_interrupted:
+        raise SystemExit(Exit.INTERRUPTED)
     if found.all_failures or not posted:
         raise typer.Exit(Exit.FAILED)
     if any(one.idle_hours for one in found.instances) or any(one.unused for one in found.capacity):
@@ -141,6 +145,16 @@ def _duration(option: str, text: str, most: timedelta | None = None) -> timedelt
         limit = "" if most is None else f" and at most {durations.render(most)}"
         raise AppError(f"{option}: expected at least 2h{limit}, got {text}", ErrorCode.WRONG_USE)
     return found
+
+
+def _check_page(path: Path) -> None:
+    """Raise AppError before the scan if no file can be written there."""
+    from app.errors import AppError, ErrorCode
+
+    if not path.parent.is_dir():
+        raise AppError(f"--html: {path}: folder {path.parent} does not exist; create it", ErrorCode.WRONG_USE)
+    if path.is_dir():
+        raise AppError(f"--html: {path} is a folder; name a file in it", ErrorCode.WRONG_USE)
 
 
 def _accounts(

@@ -81,7 +81,7 @@ def test_scan_distinguishes_idle_busy_and_unknown_instances(cloud: AwsCloud) -> 
     assert found["totals"]["waste_usd"] == idle["waste_usd"], "only certainly idle hours are waste"
     (far,) = (one for one in found["instances"] if one["id"] == "i-far")
     assert far["usd_per_hour"] == "18.2", "the package has no price in this region, but AWS's Price List does"
-    assert [one["code"] for one in found["do_first"]] == ["release_capacity", "stop_idle", "measure"]
+    assert [one["code"] for one in found["do_first"]] == ["release_capacity", "stop_idle", "use_spot"]
     assert "aws ec2 stop-instances --region us-east-1 --instance-ids i-idle" in found["do_first"][1]["command"]
     (held,) = found["capacity"]
     assert (held["id"], held["total"], held["unused"]) == ("cr-1", 4, 3)
@@ -250,7 +250,7 @@ def test_ctrl_c_shows_what_was_read_and_that_it_is_incomplete(cloud: AwsCloud) -
         next(line for line in running.stderr if "us-east-1: " in line)
         running.send_signal(signal.SIGINT)
         found = json.loads(running.stdout.read())
-        assert running.wait(60) == 1 and found["interrupted"] is True
+        assert running.wait(60) == 130 and found["interrupted"] is True
     assert {one["id"] for one in found["instances"]} == {"i-idle", "i-busy", "i-blind", "i-stopped"}
     assert [(one["region"], one["code"]) for one in found["failures"]] == [("eu-west-1", "interrupted")]
 
@@ -288,6 +288,22 @@ def test_names_from_tags_are_escaped_in_the_page(cloud: AwsCloud, tmp_path: Path
     page = tmp_path / "scan.html"
     scan(cloud, "--html", str(page))
     assert "<script>" not in page.read_text() and "&lt;script&gt;" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_scan(cloud: AwsCloud, tmp_path: Path) -> None:
+    page = tmp_path / "missing" / "scan.html"
+    for path, message in ((page, f"folder {page.parent} does not exist; create it"), (tmp_path, "is a folder")):
+        done = scan(cloud, "--html", str(path))
+        assert done.returncode == 2 and message in " ".join(done.stderr.split())
+    assert not cloud.calls
+
+
+def test_an_expired_token_is_named_with_the_remedy(cloud: AwsCloud) -> None:
+    for region in cloud.regions.values():
+        region.refuses, region.code = frozenset({"GetCallerIdentity"}), "ExpiredToken"
+    done = scan(cloud)
+    assert done.returncode == 1 and "credentials: " in done.stdout and "aws sso login" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
