@@ -1,8 +1,8 @@
 """Measures `gpufleet scan` of 10,000 instances in 17 regions: wall-clock and CPU time, memory and API calls.
 
-Another process emulates EC2, CloudWatch and the Price List on loopback and answers with a delay, so the CPU time and the
-memory are those of the scan alone. Half of the instances are idle, half work; each has one GPU and a value for each
-hour of the window of 7 days.
+Another process emulates EC2, CloudWatch and the Price List on loopback and answers with a delay, so the CPU time and
+the memory are those of the scan alone. Half of the instances are idle, half work; each has one GPU and a value for
+each hour of the window of 7 days.
 """
 
 import json
