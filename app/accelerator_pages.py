@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 
 from app.engine_pages import samples_of
 from app.errors import AppError, ErrorCode
 from serving.accelerators import CONTRACTS
-from serving.accelerators.contract import AcceleratorContract
-from serving.accelerators.evidence import Judgement, TimedReading, contradicted_units, judge
+from serving.accelerators.contract import AcceleratorContract, UnknownCode
+from serving.accelerators.evidence import Judgement, ProvedActivity, TimedReading, contradicted_units, judge
 from serving.accelerators.reading import AcceleratorReading, UnitKey, read
 from serving.exposition import Sample
 
@@ -60,12 +61,17 @@ def check(
         for number, page in enumerate(pages)
     ]
     contradicted = {device for pair in zip(timed, timed[1:], strict=False) for device in contradicted_units(*pair)}
+    judgements = judge(contract, timed) if len(timed) > 1 else {}
     return AcceleratorPageReport(
         contract=contract,
         reading=timed[-1].reading,
-        judgements=judge(contract, timed) if len(timed) > 1 else {},
+        judgements={key: _WRONG_UNIT if key.device in contradicted else one for key, one in judgements.items()},
         contradicted=tuple(sorted(contradicted)),
     )
+
+
+_WRONG_UNIT: Final = Judgement(activity=ProvedActivity.UNKNOWN, unknown=(UnknownCode.IMPLAUSIBLE,))
+"""Of a unit whose energy contradicts its power: numbers of its exporter have another unit."""
 
 
 def _recognise(place: str, page: Sequence[Sample]) -> AcceleratorContract:

@@ -58,6 +58,6 @@ def _sightings(rows: Iterable[UnitHour]) -> dict[str, Sequence[Sighting]]:
     for row in rows:
         hours[row.instance_id, row.device, row.slice, row.profile].append(row.hour)
     found: dict[str, list[Sighting]] = defaultdict(list)
-    for (instance_id, *unit), seen in hours.items():
-        found[instance_id].append(Sighting(*unit, min(seen), max(seen)))
+    for (instance_id, device, part, profile), seen in hours.items():
+        found[instance_id].append(Sighting(device, part, profile, min(seen), max(seen)))
     return dict(found)

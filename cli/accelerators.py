@@ -99,6 +99,7 @@ def check(
         for unit in document["units"]:
             name = "/".join(part for part in (unit["device"], unit["slice"]) if part)
             values = ", ".join(f"{metric} {value:g}" for metric, value in unit["values"].items())
+            values += "".join(f", {metric} rejected: {code}" for metric, code in unit["rejected"].items())
             doubts = f"unknown: {', '.join(unit['unknown'])}" if unit["unknown"] else "can be proved idle"
             STDOUT.print(f"{name}: {values}; {unit['proved'] or doubts}", highlight=False, soft_wrap=True)
         if not document["units"]:

@@ -25,8 +25,10 @@ from gpufleet.ledger.tables import ACTIVITY, ENERGY_HOURS, ENERGY_READINGS, micr
 HOUR: Final = timedelta(hours=1)
 LOOKBACK: Final = 2 * MAX_GAP
 """How far before a window its first step may depend on readings."""
-PLAUSIBLE_WATTS: Final = (1, 10_000)
-"""Lowest and highest plausible mean power of a device. A step outside of it has another unit, or is an error."""
+PLAUSIBLE_WATTS: Final = (3, 2_900)
+"""Lowest and highest plausible mean power of a device. A step outside of it has another unit, or is an error. The
+range is narrower than a factor of 1,000, so that a unit that is wrong by it never stays inside.
+"""
 _PER_WATT: Final = 1_000
 """Watts of one millijoule per microsecond."""
 _FEW: Final = 200

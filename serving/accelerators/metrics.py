@@ -58,8 +58,9 @@ MOST_MEMORY: Final = float(1 << 41)
 """More bytes than any accelerator has."""
 RANGES: Final[Mapping[Metric, tuple[float, float]]] = {
     ACTIVE: (0.0, 1.0),
-    # an idle accelerator draws more than a watt (an L4 about 12): less is another unit
-    POWER: (1.0, 10_000.0),
+    # an idle accelerator draws more (a T4 about 9), and the largest less (about 1,400): narrower than a factor of
+    # 1,000, so that a unit that is wrong by it never stays inside
+    POWER: (3.0, 2_900.0),
     MEMORY_USED: (0.0, MOST_MEMORY),
     MEMORY_TOTAL: (float(1 << 30), MOST_MEMORY),
 }

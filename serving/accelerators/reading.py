@@ -47,7 +47,7 @@ class UnitReading:
     unknown: tuple[UnknownCode, ...]
     """Why the page cannot show that the unit is idle, sorted. Empty: it can."""
     rejected: Mapping[Metric, UnknownCode]
-    """Numbers on the page that were not measured."""
+    """Numbers of the unit or its device on the page that were not measured."""
     profile: str = ""
     """Size of the slice, as the exporter names it."""
     shared: bool = False
@@ -254,12 +254,14 @@ def _unit(
     is_shared = shared or part.shared or len(part.tenants) > 1
     codes = {UnknownCode.SHARED} if is_shared else set[UnknownCode]()
     codes |= set(_doubts(contract, around))
+    rejected = device.rejected | part.rejected
+    codes |= {UnknownCode.IMPLAUSIBLE} & set(rejected.values())
     own = dict(part.values) if key.slice else {**device.values, **part.values}
     return UnitReading(
         values=own,
         highest=part.highest,
         unknown=tuple(sorted(codes)),
-        rejected=dict(part.rejected),
+        rejected=rejected,
         profile=part.profile,
         shared=is_shared,
     )

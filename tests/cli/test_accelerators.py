@@ -98,6 +98,31 @@ def test_wrong_use_is_refused_with_a_remedy(tmp_path: Path) -> None:
     assert "is not a metrics page" in refused("check", page)
 
 
+@pytest.mark.parametrize(
+    ("watts", "joules_per_page"),
+    [
+        pytest.param(75_200, 75.2 * 60, id="power in mW"),
+        pytest.param(0.0752, 75.2 * 60, id="power in kW"),
+        pytest.param(75.2, 75_200 * 60, id="energy in µJ"),
+        pytest.param(75.2, 0.0752 * 60, id="energy in J"),
+        pytest.param(75_200, 75_200 * 60, id="both, which agree"),
+    ],
+)
+def test_a_unit_that_is_wrong_by_a_thousand_is_named_and_proves_nothing(
+    tmp_path: Path, watts: float, joules_per_page: float
+) -> None:
+    gpu = 'gpu="0",UUID="GPU-9f",modelName="NVIDIA H200"'
+    texts = [
+        f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{gpu}}} 0\n"
+        f"DCGM_FI_DEV_POWER_USAGE{{{gpu}}} {watts}\n"
+        f"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{{gpu}}} {8e11 + joules_per_page * 1000 * number}\n"
+        for number in range(3)
+    ]
+    found = run("check", *pages(tmp_path, *texts), "--json")
+    (unit,) = json.loads(found.stdout)["units"]
+    assert (found.exit_code, unit["proved"], unit["unknown"]) == (1, "unknown", ["implausible_value"])
+
+
 def test_the_rules_for_a_prometheus_of_the_user_are_those_of_the_product() -> None:
     printed = run("relabelling", "nvidia")
     assert printed.exit_code == 0

@@ -94,8 +94,10 @@ def measured(readings: Sequence[EnergyReading]) -> tuple[float, float, int, int]
         ),
         pytest.param([reading(0, 0), reading(5, 90)], (0, 0, 0, 1), id="0.3 W is another unit"),
         pytest.param([reading(0, 0), reading(5, 90_000_000)], (0, 0, 0, 1), id="300 kW is another unit"),
-        pytest.param([reading(0, 0), reading(5, 300)], (300, 5, 0, 0), id="1 W is plausible"),
-        pytest.param([reading(0, 0), reading(5, 3_000_000)], (3_000_000, 5, 0, 0), id="10 kW is plausible"),
+        pytest.param([reading(0, 0), reading(5, 2_700_000)], (0, 0, 0, 1), id="mJ of a T4 at rest, read as J"),
+        pytest.param([reading(0, 0), reading(5, 360)], (0, 0, 0, 1), id="J of a B200 at work, read as kJ"),
+        pytest.param([reading(0, 0), reading(5, 900)], (900, 5, 0, 0), id="3 W is plausible"),
+        pytest.param([reading(0, 0), reading(5, 870_000)], (870_000, 5, 0, 0), id="2.9 kW is plausible"),
         pytest.param(
             [reading(0, 0), reading(5, 90_000), reading(0, 7, "GPU-b"), reading(5, 60_007, "GPU-b")],
             (150_000, 10, 0, 0),
