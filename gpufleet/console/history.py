@@ -84,7 +84,7 @@ class Amount:
 
     @property
     def is_known(self) -> bool:
-        """A lower bound of 0 says nothing."""
+        """A lower bound of 0 is not information."""
         return not self.is_lower_bound or bool(self.dollar_seconds)
 
 
@@ -129,9 +129,9 @@ def drawn(found: Sequence[Series]) -> list[Series]:
     """The series of the picture: the first ones, and the sum of the others."""
     if len(found) <= MOST_SERIES + 1:
         return list(found)
-    rest = found[MOST_SERIES:]
-    others = [added([one.amounts[number] for one in rest]) for number in range(len(rest[0].amounts))]
-    return [*found[:MOST_SERIES], Series(name=f"{len(rest)} others", amounts=others)]
+    smaller = found[MOST_SERIES:]
+    others = [added([one.amounts[number] for one in smaller]) for number in range(len(smaller[0].amounts))]
+    return [*found[:MOST_SERIES], Series(name=f"{len(smaller)} others", amounts=others)]
 
 
 def _amount(interval: CostInterval, cost: Cost) -> Amount:

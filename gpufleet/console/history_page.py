@@ -258,8 +258,8 @@ def _folded(names: Sequence[str], rows: Sequence[str], *, cards: bool) -> str:
     first = markup.table(names, "".join(rows[:_FIRST]), cards=cards)
     if not rows[_FIRST:]:
         return first
-    rest = markup.table(names, "".join(rows[_FIRST:]), cards=cards)
-    return f"{first}<details><summary>{len(rows) - _FIRST} more</summary>{rest}</details>"
+    folded = markup.table(names, "".join(rows[_FIRST:]), cards=cards)
+    return f"{first}<details><summary>{len(rows) - _FIRST} more</summary>{folded}</details>"
 
 
 def _share(part: Amount, whole: Amount) -> str:

@@ -32,7 +32,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetDocument:
 @pytest.mark.parametrize(
     ("by", "group"), [(Grouping.POOL, By.POOL), (Grouping.MODEL, By.MODEL), (Grouping.TEAM, By.TEAM)]
 )
-def test_each_interval_costs_what_the_report_of_the_same_time_says(
+def test_each_interval_costs_what_the_report_of_the_same_time_states(
     fleet: FleetDocument, by: Grouping, group: By
 ) -> None:
     found = cost_history(fleet, Period.DAY, NOW)

@@ -88,7 +88,7 @@ def test_small_amounts_are_not_rounded_to_zero() -> None:
     ],
     ids=["no pass", "no costs", "no action", "no waste"],
 )
-def test_an_empty_page_says_so(found: CostHistory, shown: str) -> None:
+def test_an_empty_page_states_what_is_missing(found: CostHistory, shown: str) -> None:
     assert shown in re.sub(r"\s+", " ", text_of(found)).replace(" .", ".")
 
 
