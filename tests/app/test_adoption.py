@@ -284,7 +284,7 @@ config:
         ),
     ],
 )
-def test_setting_is_written_beside_the_others(pool: str, line: str) -> None:
+def test_setting_is_added_and_others_stay(pool: str, line: str) -> None:
     changed = with_adopted(FILE, pool, "on-demand", "inference")
     assert line in changed.splitlines()
     assert {*FILE.splitlines()} - {*changed.splitlines()} <= {"        adopt: {spot-us-east-1a: old}  # since May"}
