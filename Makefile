@@ -29,7 +29,7 @@ help:
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order of SEED=..., then checks of the result'
 	@echo 'make check     ruff, pyright, import rules, licences; known vulnerabilities of packages, if make advisories has fetched them'
 	@echo 'make dist      wheel and control-host bundle in dist/, each with its bill of materials (CycloneDX)'
-	@echo 'make docs      the pages of docs/ as a site in .local/site'
+	@echo 'make docs      the pages of docs/ as a site in .local/site, with pictures if Chromium is installed'
 	@echo 'make bench     measure the numbers of docs/benchmarks.md on this machine'
 	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and an up that replaces machines, pause its watchdogs first); analyze   policies on the deployed resources'
 	@echo 'make watch | report   the watchdogs and the cost report'
@@ -86,6 +86,7 @@ bench: setup
 docs: setup
 	@$(RUN) scripts.reference
 	@$(RUN) mkdocs build --strict --quiet
+	@$(RUN) scripts.pictures
 	@echo 'docs: .local/site/index.html'
 
 # A stack ending in -local runs on the embedded cloud, in its environment and never in yours.

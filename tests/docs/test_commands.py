@@ -136,7 +136,8 @@ def problem_of(words: Sequence[str], where: object) -> str | None:
     if hasattr(command, "commands"):
         return "it is a group of commands"
     for parameter in command.params:
-        if hasattr(kind := getattr(parameter, "type", None), "exists"):
+        kind: Any = getattr(parameter, "type", None)
+        if hasattr(kind, "exists"):
             kind.exists = False
     try:
         command.make_context(command.name, arguments)
