@@ -61,7 +61,7 @@ def check(
         for number, page in enumerate(pages)
     ]
     contradicted = {device for pair in zip(timed, timed[1:], strict=False) for device in contradicted_units(*pair)}
-    judgements = judge(contract, timed) if len(timed) > 1 else {}
+    judgements: Mapping[UnitKey, Judgement] = judge(contract, timed) if len(timed) > 1 else dict[UnitKey, Judgement]()
     return AcceleratorPageReport(
         contract=contract,
         reading=timed[-1].reading,
