@@ -272,7 +272,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
     """A folder with what the commands name, and variables that lead them to an AWS on loopback and a ledger."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "stacks").symlink_to(ROOT / "stacks")
-    model_folder(folder / "chat", "llama-3.1-8b")
+    model_folder(folder / "chat", "meta-llama/Llama-3.1-8B-Instruct")
     engine = open_ledger(f"sqlite:///{folder}/ledger.db")
     fill(engine)
     engine.dispose()
