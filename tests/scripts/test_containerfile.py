@@ -75,13 +75,13 @@ def test_everything_that_is_copied_exists_or_is_made_before(copied: str) -> None
     "value", [one.value for one in ALL if one.name in {"RUN", "CMD", "ENTRYPOINT", "HEALTHCHECK", "VOLUME"}]
 )
 def test_no_shell_runs(value: str) -> None:
-    words = json.loads(value[value.index("[") :])
-    assert all(isinstance(word, str) for word in words)
-    assert not {"sh", "bash"} & set(words)
+    arguments = json.loads(value[value.index("[") :])
+    assert all(isinstance(word, str) for word in arguments)
+    assert not {"sh", "bash"} & set(arguments)
 
 
-def extras(words: Sequence[str]) -> set[str]:
-    return {extra for option, extra in pairwise(words) if option == "--extra"}
+def extras(arguments: Sequence[str]) -> set[str]:
+    return {extra for option, extra in pairwise(arguments) if option == "--extra"}
 
 
 def test_the_image_has_the_packages_of_a_control_host() -> None:
