@@ -76,8 +76,15 @@ def groups_of(pool: str) -> list[dict[str, Any]]:
 
 def write_fleet(folder: Path, now: datetime) -> Path:
     """Write document, ledger and feed of the example into a folder. Returns the document's path."""
-    pool = {"engine": "vllm", "target": 2, "min": 0, "max": 5, "drain_deadline": "90s", "watchdogs": {"idle": {}}}
-    document = {
+    pool: dict[str, Any] = {
+        "engine": "vllm",
+        "target": 2,
+        "min": 0,
+        "max": 5,
+        "drain_deadline": "90s",
+        "watchdogs": {"idle": {}},
+    }
+    document: dict[str, Any] = {
         "version": 1,
         "environment": "example",
         "cloud": "aws",
