@@ -39,7 +39,6 @@ CONSOLE_PATHS = (
     "/",
     "/instances",
     f"/instance/{instance(1).id}",
-    "/costs",
     "/history",
     "/history?span=30d&by=team",
     "/nowhere",
