@@ -229,7 +229,7 @@ def pages(folder: Path, now: datetime) -> Iterator[tuple[str, str]]:
     slack.start()
     try:
         to_slack = {"GPUFLEET_SLACK_TOKEN": f"xoxb-{TOKEN}", "GPUFLEET_SLACK_API_URL": f"{slack.url}/api/"}
-        command(environment | to_slack, "report", "digest", "--since", "24h", "--post")
+        command(environment | to_slack, "report", "cost", "--since", "24h", "--post")
         yield "slack", slack.url.replace("://", f"://x:{TOKEN}@")
     finally:
         slack.stop()
@@ -239,14 +239,14 @@ def pages(folder: Path, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def console_page(folder: Path, environment: Mapping[str, str], now: datetime) -> bytes:
-    """Return the first page of `gpufleet console`. It contains everything that it needs."""
+    """Return the page of costs of `gpufleet console`. It contains everything that it needs."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
     arguments = [sys.executable, "-m", "cli.main", "console", "--listen", listen, "--feed", str(folder)]
     quiet = subprocess.DEVNULL
     console = subprocess.Popen(arguments, cwd=ROOT, env=environment, stdout=quiet, stderr=quiet)
     try:
-        request = urllib.request.Request(f"http://{listen}/", headers={"Authorization": f"Bearer {TOKEN}"})
+        request = urllib.request.Request(f"http://{listen}/history", headers={"Authorization": f"Bearer {TOKEN}"})
         end = time.monotonic() + LIMIT_S
         while True:
             write_feed(folder, now)
