@@ -180,6 +180,7 @@ def test_advice_stops_an_instance_and_deletes_a_member_of_a_group(cloud: GoogleC
         "gcloud compute instances stop spot --zone us-east1-c --project research",
         "gcloud compute instance-groups managed delete-instances workers --instances member --region us-central1"
         " --project research",
+        "gpufleet init --cloud gcp --account research --region europe-west4 --machine-type g2-standard-8",
     }
 
 

@@ -23,7 +23,7 @@ PLACE = {
     "environment": "prod",
 }
 ENGINE_KEY, ORDER_KEY = "/gpu-fleet/prod/engine-key", "/gpu-fleet/prod/order-key"
-PEOPLE = {"account.py", "bootstrap.py", "images.py", "scan_aws.py", "state_bucket.py"}
+PEOPLE = {"account.py", "bootstrap.py", "existing_groups.py", "images.py", "scan_aws.py", "state_bucket.py"}
 """Modules that operators run with their own permissions: the bucket, its key, the image mirror, the scan."""
 IN_IAM = {"service-quotas": "servicequotas"}
 """Services whose IAM prefix differs from their boto3 name."""

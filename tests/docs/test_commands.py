@@ -38,14 +38,14 @@ CRON: Final = re.compile(r"^(?:[-*/0-9,]+ +){5}")
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A command in a code block. `words`: without pipes, redirections and comments."""
+    """A command in a code block. `arguments`: without pipes, redirections and comments."""
 
     page: str
     line: int
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.page}:{self.line}: {shlex.join(self.words)}"
+        return f"{self.page}:{self.line}: {shlex.join(self.arguments)}"
 
 
 def lines_of(page: str) -> Iterator[tuple[int, str, str]]:
@@ -68,16 +68,19 @@ def commands_of(page: str) -> Iterator[Typed]:
             line = line.removeprefix("$ ")
         elif language not in ("", "sh", "bash"):
             continue
-        for words in (*_split(CRON.sub("", line)), *(_words(inner) for inner in re.findall(r"\$\(([^()]+)\)", line))):
-            while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-                words = words[1:]
-            if words and words[0] in PROGRAMS and not set("─▶") & set(line):
-                yield Typed(page, number, words)
+        for arguments in (
+            *_split(CRON.sub("", line)),
+            *(_arguments(inner) for inner in re.findall(r"\$\(([^()]+)\)", line)),
+        ):
+            while arguments and re.match(r"[A-Za-z_]\w*=", arguments[0]):
+                arguments = arguments[1:]
+            if arguments and arguments[0] in PROGRAMS and not set("─▶") & set(line):
+                yield Typed(page, number, arguments)
 
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:
     found: list[str] = []
-    for word in [*_words(line), ";"]:
+    for word in [*_arguments(line), ";"]:
         if re.fullmatch(r"[;&|]+", word):
             yield tuple(found)
             found = []
@@ -85,7 +88,7 @@ def _split(line: str) -> Iterator[tuple[str, ...]]:
             found.append(word)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _arguments(text: str) -> tuple[str, ...]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
     try:
@@ -98,12 +101,12 @@ TYPED: Final = tuple(typed for page in PAGES for typed in commands_of(page))
 
 
 def by(program: str) -> Any:
-    own = [typed for typed in TYPED if typed.words[0] == program]
+    own = [typed for typed in TYPED if typed.arguments[0] == program]
     return pytest.mark.parametrize("typed", own, ids=map(str, own))
 
 
 def test_pages_have_commands() -> None:
-    counted = {program: sum(typed.words[0] == program for typed in TYPED) for program in PROGRAMS}
+    counted = {program: sum(typed.arguments[0] == program for typed in TYPED) for program in PROGRAMS}
     assert counted["gpufleet"] > 90 and counted["make"] > 20 and counted["pulumi"] > 5, counted
 
 
@@ -112,9 +115,9 @@ def tree() -> Any:
     return get_command(build())
 
 
-def find_command(words: Sequence[str], where: object) -> tuple[Any, list[str]]:
-    """Return the command that the words name, and its arguments."""
-    command, arguments = tree(), list(words[1:])
+def find_command(arguments: Sequence[str], where: object) -> tuple[Any, list[str]]:
+    """Return the command that the arguments name, and its arguments."""
+    command, arguments = tree(), list(arguments[1:])
     # typer uses its own copy of click, so groups are identified by their attributes
     while arguments and hasattr(command, "commands") and not arguments[0].startswith("-"):
         name = arguments.pop(0)
@@ -123,12 +126,12 @@ def find_command(words: Sequence[str], where: object) -> tuple[Any, list[str]]:
     return command, arguments
 
 
-def problem_of(words: Sequence[str], where: object) -> str | None:
+def problem_of(arguments: Sequence[str], where: object) -> str | None:
     """Return what the command line says about a command without running it; None: it accepts it.
 
     Files need not exist. A value in capital letters must have the form of its option.
     """
-    command, arguments = find_command(words, where)
+    command, arguments = find_command(arguments, where)
     if "--help" in arguments:
         arguments.remove("--help")
         _, left, _ = command.make_parser(command.context_class(command)).parse_args(arguments)
@@ -159,7 +162,7 @@ def exported(page: str) -> Mapping[str, str]:
 def test_the_command_line_accepts_a_command_of_a_page(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in exported(typed.page).items():
         monkeypatch.setenv(name, value)
-    problem = problem_of(typed.words, typed)
+    problem = problem_of(typed.arguments, typed)
     assert problem is None, f"{typed}: {problem}"
 
 
@@ -212,8 +215,8 @@ VARIABLES: Final = {*re.findall(r"^(\w+) \?=", MAKEFILE, re.MULTILINE), *re.find
 
 @by("make")
 def test_make_knows_target_and_variables_of_a_page(typed: Typed) -> None:
-    names = {word.partition("=")[0] for word in typed.words[1:] if "=" in word}
-    assert {word for word in typed.words[1:] if "=" not in word} <= TARGETS, str(typed)
+    names = {word.partition("=")[0] for word in typed.arguments[1:] if "=" in word}
+    assert {word for word in typed.arguments[1:] if "=" not in word} <= TARGETS, str(typed)
     assert names <= VARIABLES, str(typed)
 
 
@@ -223,24 +226,24 @@ def test_make_target_inside_a_sentence_exists(page: str) -> None:
 
 
 @cache
-def pulumi_help(words: tuple[str, ...]) -> str:
+def pulumi_help(arguments: tuple[str, ...]) -> str:
     """Return the help of a subcommand. Pulumi has no way to parse a command without running it."""
     pulumi = find_pulumi(find_folders(os.environ))
     if pulumi is None:
         pytest.skip("the Pulumi CLI is not installed (make setup)")
-    shown = subprocess.run([pulumi, *words, "--help"], capture_output=True, text=True, timeout=120, check=True)
+    shown = subprocess.run([pulumi, *arguments, "--help"], capture_output=True, text=True, timeout=120, check=True)
     return shown.stdout
 
 
 @by("pulumi")
 def test_pulumi_knows_subcommand_and_options_of_a_page(typed: Typed) -> None:
     names: list[str] = []
-    for word in typed.words[1:]:
+    for word in typed.arguments[1:]:
         if word.startswith("-") or f"\n  {word} " not in pulumi_help(tuple(names)):
             break
         names.append(word)
     assert names, f"{typed}: pulumi has no such command"
-    unknown = {word.partition("=")[0] for word in typed.words if word.startswith("--")}
+    unknown = {word.partition("=")[0] for word in typed.arguments if word.startswith("--")}
     shown = set(re.findall(r"--[a-z][a-z-]*", pulumi_help(tuple(names))))
     assert unknown <= shown, str(typed)
 
@@ -249,28 +252,28 @@ RUNS: Final = (
     *("settings check", "settings schema", "policies list", "policies explain", "accelerators", "engines", "init"),
     *("choose", "size", "scan", "report cost", "report savings", "report waste", "ledger verify", "ledger export"),
 )
-"""First words of commands that run here: they change nothing outside of the files that they are told to write, and
+"""First arguments of commands that run here: they change nothing outside of the files that they name, and
 need at most AWS's API on loopback and a ledger. The demo runs commands that change a fleet (tests/e2e)."""
 ELSEWHERE: Final = ("--profile", "--role", "--project", "--prometheus", "--slack", "--post")
 """Options that need an account, a server or a file of the reader."""
 
 
 def runs(typed: Typed) -> bool:
-    """Whether a command runs here: by its first words, and if it is complete, without placeholders in capitals."""
-    line = " ".join(typed.words[1:])
-    if "--help" in typed.words:
+    """Whether a command runs here: by its first arguments, if it is complete and has no placeholder."""
+    line = " ".join(typed.arguments[1:])
+    if "--help" in typed.arguments:
         return True
-    placeholder = any(re.fullmatch(r"[A-Z]{2,}", word) for word in typed.words)
-    return line.startswith(RUNS) and not placeholder and not set(typed.words) & set(ELSEWHERE)
+    placeholder = any(re.fullmatch(r"[A-Z]{2,}", word) for word in typed.arguments)
+    return line.startswith(RUNS) and not placeholder and not set(typed.arguments) & set(ELSEWHERE)
 
 
-RUNNING: Final = {typed.words: typed for typed in TYPED if typed.words[0] == "gpufleet" and runs(typed)}
+RUNNING: Final = {typed.arguments: typed for typed in TYPED if typed.arguments[0] == "gpufleet" and runs(typed)}
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """A folder with what the commands name, and variables that lead them to an AWS on loopback and a ledger."""
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path_factory.mktemp("prepared")
     (folder / "stacks").symlink_to(ROOT / "stacks")
     model_folder(folder / "chat", "meta-llama/Llama-3.1-8B-Instruct")
     engine = open_ledger(f"sqlite:///{folder}/ledger.db")
@@ -301,9 +304,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         yield folder, variables
 
 
-def _run(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(arguments: Sequence[str], folder: Path, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     places = {"s3://BUCKET/models/chat": str(folder / "chat"), "/tmp/draft.yaml": str(folder / "draft.yaml")}  # noqa: S108
-    arguments = [places.get(word, word) for word in words[1:]]
+    arguments = [places.get(word, word) for word in arguments[1:]]
     return subprocess.run(
         [sys.executable, "-m", "cli.main", *arguments],
         cwd=folder, env=variables, capture_output=True, text=True, timeout=180, check=False,
@@ -312,9 +315,9 @@ def _run(words: Sequence[str], folder: Path, variables: Mapping[str, str]) -> su
 
 @pytest.mark.slow
 @pytest.mark.parametrize("typed", RUNNING.values(), ids=map(str, RUNNING.values()))
-def test_command_of_a_page_runs(typed: Typed, desk: tuple[Path, dict[str, str]]) -> None:
+def test_command_of_a_page_runs(typed: Typed, prepared: tuple[Path, dict[str, str]]) -> None:
     """Exit code 3 is "done, with findings"."""
-    done = _run(typed.words, *desk)
+    done = _run(typed.arguments, *prepared)
     assert done.returncode in (0, 3), f"{typed}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, str(typed)
 

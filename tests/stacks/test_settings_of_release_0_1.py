@@ -38,7 +38,7 @@ class Upgrade:
         return check(self.path)
 
 
-def test_settings_for_aws_are_upgraded_by_what_the_errors_say(tmp_path: Path) -> None:
+def test_settings_for_aws_are_upgraded_by_what_errors_state(tmp_path: Path) -> None:
     fleet = Upgrade(AWS, tmp_path)
     errors = fleet.errors()
     assert [line.split(":")[0] for line in errors] == ["engine_key", "orders", "agent_token"]
@@ -67,7 +67,7 @@ def test_settings_for_aws_are_upgraded_by_what_the_errors_say(tmp_path: Path) ->
     assert fleet.errors() == []
 
 
-def test_settings_for_google_are_upgraded_by_what_the_errors_say(tmp_path: Path) -> None:
+def test_settings_for_google_are_upgraded_by_what_errors_state(tmp_path: Path) -> None:
     fleet = Upgrade(GOOGLE, tmp_path)
     other = fleet.path.with_name("Pulumi.gcp-staging.yaml")
     other.write_text(yaml.safe_dump({"config": fleet.config | {KEY: fleet.fleet | {"environment": "staging"}}}))

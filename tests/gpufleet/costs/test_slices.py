@@ -371,7 +371,7 @@ def is_rich(tree: tuple[NodeBill, list[UnitHour]]) -> bool:
     ],
 )  # fmt: skip
 def test_generated_trees_are_not_trivial(is_wanted: object) -> None:
-    find(trees(), is_wanted, settings=settings(max_examples=1_000, database=None, phases=[Phase.generate]))  # pyright: ignore[reportArgumentType]
+    find(trees(), is_wanted, settings=settings(max_examples=20_000, database=None, phases=[Phase.generate]))  # pyright: ignore[reportArgumentType]
 
 
 def test_energy_of_a_node_is_allocated_like_its_cost_and_adds_up() -> None:
