@@ -53,9 +53,9 @@ test-all: WORKERS ?= 2
 test-all: setup-tests check
 	@$(PYTEST) -m 'not live and not engines'
 
-# Not in CI: SGLang takes 10 GB. CI compares its recorded pages.
+# Not in CI: SGLang takes 10 GB, and the comparisons 30 minutes. CI compares the recorded pages of all engines.
 test-engines: setup
-	@$(RUN) pytest -n 0 tests/engines
+	@$(RUN) pytest -n 0 -m engines tests/engines tests/vllm
 
 # SEED: the order of the faults (random and printed if not given); MINUTES=0: each fault once, and short;
 # FAULT='router killed': only this fault

@@ -7,14 +7,9 @@ import pytest
 from benchmarks.comparison.player import Observation
 from benchmarks.comparison.results import SIMULATED, check, compare, model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(2400)]
 Observe = Callable[[str], list[Observation]]
-KINDS = [
-    "vllm",
-    "triton",
-    # 10 GB: `make test-engines` only
-    pytest.param("sglang", marks=pytest.mark.engines),
-]
+KINDS = ["vllm", "triton", "sglang"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

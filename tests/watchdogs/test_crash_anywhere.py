@@ -201,12 +201,12 @@ def test_after_a_kill_at_any_call_the_next_passes_continue(
     code, calls = whole.run()
     assert code == 0
     assert calls > 10
-    settle(whole)
+    whole.settle(RESTARTS, PASS_EVERY)
     check(whole)
     for nth in range(1, calls + 1):
         killed = scene(f"killed before call {nth}")
         assert killed.run(kill_before=nth) == (None, nth)
-        settle(killed)
+        killed.settle(RESTARTS, PASS_EVERY)
         check(killed)
 
 
@@ -240,32 +240,17 @@ def test_after_a_kill_at_any_call_an_orphan_is_stopped_and_notified_once(tmp_pat
     for nth in range(1, calls + 1):
         killed = scene(f"killed before call {nth}")
         assert killed.run(kill_before=nth) == (None, nth)
-        settle(killed)
+        killed.settle(RESTARTS, PASS_EVERY)
         assert killed.fleet().stopped == [orphan().id]
         assert killed.fleet().instances[orphan().id].idle_since is None
         assert outcomes(killed, "orphans") == [(orphan().id, "mark"), (orphan().id, "stop")]
         assert len(messages_of(killed, "stopped:")) == len(messages_of(killed, "marked:")) == 1
 
 
-def settle(scene: Scene) -> None:
-    """Passes at their usual pace until one pass changes nothing."""
-    before = None
-    for _ in range(RESTARTS):
-        fake = scene.fleet()
-        now = (dict(fake.instances), dict(fake.groups), dict(fake.agents))
-        if now == before:
-            return
-        before = now
-        fake.now += PASS_EVERY
-        scene.save(fake)
-        assert scene.run()[0] == 0, "a killed run on this machine blocks no other"
-
-
 def test_a_live_neighbour_keeps_its_lease(tmp_path: Path) -> None:
     fleet = document(watchdogs=SETTINGS)
     scene = Scene(folder=tmp_path / "scene", document=fleet, lease="idle", watch=idle)
     scene.begin(due(), seeded(tmp_path / "first.db", fleet, due(), {}))
-    (scene.folder / "calls").write_text("0")
     engine = opened(scene)
     name = f"{ledger_name(fleet)}:idle"
     assert operations.acquire_lease(engine, name, "another-host/b/1/2", (START, timedelta(minutes=10))) is None
