@@ -56,6 +56,7 @@ class StateLayer:
     groups: int = 1
     conv_dtype_bytes: int = 2
     ssm_dtype_bytes: int = 4
+    """float32, the upper bound: vLLM stores the states of some models in the model's own type, which needs half."""
 
     def bytes_per_sequence(self, tp: int) -> int:
         """Return the bytes on one GPU. Heads and channels are split over the GPUs."""
