@@ -1,7 +1,7 @@
 # The only entry to commands. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-all test-engines chaos check advisories dist bench docs preview up destroy analyze watch report clean
+.PHONY: help setup setup-tests demo test test-all test-long test-engines chaos check advisories dist bench docs preview up destroy analyze watch report clean
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
@@ -24,6 +24,7 @@ PYTEST = $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
 help:
 	@echo 'make demo      a full scenario on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: emulated Google Cloud; ENGINE=sglang, trtllm, triton, lmdeploy or dynamo: that engine, simulated, in one pool; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: the control host is lost and replaced)'
 	@echo 'make test      the tests (6 min on 2 cores); make test-all adds checks, slow proofs and the demo as a test'
+	@echo 'make test-long   other clouds, signals and sizes of slow proofs: before a release'
 	@echo 'make test-engines   compares real vLLM, Triton and SGLang (10 GB, fetched once) with their simulators, and runs vLLM and SGLang in one fleet'
 	@echo 'make setup     install what both need; prints what it installs and why'
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order of SEED=..., then checks of the result'
@@ -46,16 +47,21 @@ demo: setup
 # Half of the time is waiting for processes and clouds: four share two cores well.
 test: WORKERS ?= 4
 test: setup
-	@$(PYTEST) -m 'not slow and not live and not engines'
+	@$(PYTEST) -m 'not slow and not live and not engines and not long'
 
 # Whole fleets, browsers and vLLM need much CPU and memory: two workers, here and in CI.
 test-all: WORKERS ?= 2
 test-all: setup-tests check
-	@$(PYTEST) -m 'not live and not engines'
+	@$(PYTEST) -m 'not live and not engines and not long'
+
+# Not in CI, which has 90 minutes: other clouds, signals and sizes of proofs that `make test-all` has. Before a release.
+test-long: WORKERS ?= 2
+test-long: setup-tests
+	@$(PYTEST) -m 'long and not live and not engines'
 
 # Not in CI: SGLang takes 10 GB, and the comparisons 30 minutes. CI compares the recorded pages of all engines.
 test-engines: setup
-	@$(RUN) pytest -n 0 -m engines tests/engines tests/vllm
+	@$(RUN) pytest -n 0 -m engines tests/engines
 
 # SEED: the order of the faults (random and printed if not given); MINUTES=0: each fault once, and short;
 # FAULT='router killed': only this fault

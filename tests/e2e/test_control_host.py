@@ -48,7 +48,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud
         yield cloud
 
 
-@pytest.fixture(params=list(Cloud), scope="module")
+@pytest.fixture(params=[Cloud.AWS, pytest.param(Cloud.GCP, marks=pytest.mark.long)], scope="module")
 def hosts(request: pytest.FixtureRequest, emulated: EmbeddedCloud) -> ControlHosts:
     if request.param is Cloud.GCP:
         google = OnGoogle(url=f"http://{NETWORK}.0.4:4567", network=NETWORK)

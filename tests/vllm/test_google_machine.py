@@ -24,7 +24,7 @@ from tests.fixtures.local_token import BEARER
 from tests.fixtures.networks import free_network
 from tests.fixtures.vllm.servers import KEY, Streams
 
-pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 BOOT_LIMIT_S = 700
 NOTICE_S = 110
 NAME = "chat-spot-us-central1-a-g2-standard-8-".ljust(63, "0")

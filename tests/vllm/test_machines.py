@@ -22,7 +22,7 @@ from tests.fixtures.router import router as routers
 from tests.fixtures.router.router import FakeFleet, Router
 from tests.fixtures.vllm.servers import Streams
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 CONTEXTS = {"chat": 2048, "code": 16384}
 BOOT_LIMIT_S = 700
 

@@ -14,7 +14,7 @@ MOST_POOLS = 50
 
 @pytest.mark.parametrize("cron", [pytest.param(False, id="daemon"), pytest.param(True, id="cron")])
 @pytest.mark.parametrize(
-    ("pools", "zones"), [(1, 3), (1, 9), (10, 3), pytest.param(MOST_POOLS, 3, marks=pytest.mark.slow)]
+    ("pools", "zones"), [(1, 3), (1, 9), (10, 3), pytest.param(MOST_POOLS, 3, marks=pytest.mark.long)]
 )
 def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int, *, cron: bool) -> None:
     fleet = Fleet(pools, zones)
@@ -28,7 +28,7 @@ def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int, *, cron:
 
 
 @pytest.mark.parametrize("cron", [pytest.param(False, id="daemon"), pytest.param(True, id="cron")])
-@pytest.mark.parametrize("pools", [10, pytest.param(MOST_POOLS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pools", [10, pytest.param(MOST_POOLS, marks=pytest.mark.long)])
 def test_a_pass_on_google_cloud_makes_no_more_calls_than_it_may(pools: int, *, cron: bool) -> None:
     fleet = Fleet(pools, 3, Cloud.GCP)
     first = fleet.calls_of_a_pass()

@@ -100,10 +100,10 @@ WELL, BAD = "the new release is healthy", "the new release is not healthy"
 @pytest.mark.parametrize(
     ("change", "tables", "new"),
     [
-        (upgraded, "same tables", WELL),
+        pytest.param(upgraded, "same tables", WELL, marks=pytest.mark.long),
         (upgraded, "changed tables", WELL),
-        (upgraded, "changed tables", BAD),
-        (rolled_back, "same tables", WELL),
+        pytest.param(upgraded, "changed tables", BAD, marks=pytest.mark.long),
+        pytest.param(rolled_back, "same tables", WELL, marks=pytest.mark.long),
         (rolled_back, "changed tables", BAD),
     ],
 )

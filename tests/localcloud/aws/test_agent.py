@@ -206,8 +206,8 @@ def test_agent_starts_an_engine_without_a_key_behind_a_gate(cloud: RunningCloud,
 @pytest.mark.parametrize(
     ("ready", "kind", "dangerous"),
     [
-        pytest.param("lmdeploy", "lmdeploy", "/update_weights", id="lmdeploy"),
-        pytest.param("dynamo", "dynamo", "/busy_threshold", id="dynamo"),
+        pytest.param("lmdeploy", "lmdeploy", "/update_weights", id="lmdeploy", marks=pytest.mark.long),
+        pytest.param("dynamo", "dynamo", "/busy_threshold", id="dynamo", marks=pytest.mark.long),
         pytest.param("triton", "triton", "/v1/models/chat/load", id="triton"),
     ],
     indirect=["ready"],

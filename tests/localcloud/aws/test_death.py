@@ -53,7 +53,14 @@ def _with_a_stubborn_machine(folder: Path, *flags: str) -> RunningCloud:
 
 
 @pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["namespaces", "plain folders"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["TERM", "Ctrl-C", "KILL"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, id="TERM", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGKILL, id="KILL"),
+    ],
+)
 def test_no_process_outlives_the_cloud(tmp_path: Path, number: signal.Signals, flags: tuple[str, ...]) -> None:
     cloud = _with_a_stubborn_machine(tmp_path, *flags)
     cloud.process.send_signal(number)

@@ -1,7 +1,8 @@
 """No instance that works, that may work or that is not ours to end is ever ended, whatever its evidence looks like.
 
 The generator knows the truth: it starts from an idle instance whose grace is over and injects faults. The fast form
-runs always, a million decisions are a slow proof. For each condition there is a fault that it alone catches.
+runs always, 200,000 decisions are a slow proof, a million a long one. For each condition there is a fault that it
+alone catches.
 """
 
 import random
@@ -533,7 +534,8 @@ def test_brakes_of_pool_and_fleet_block_an_instance_too(view: IdlePool, budget: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_million_decisions_end_nothing_that_may_work() -> None:
-    found = [wrong_stops(seed, PLENTY) for seed in range(1_000_000 // PLENTY)]
+@pytest.mark.parametrize("decisions", [200_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_many_decisions_end_nothing_that_may_work(decisions: int) -> None:
+    found = [wrong_stops(seed, PLENTY) for seed in range(decisions // PLENTY)]
     assert sum(wrong for wrong, _ in found) == 0
-    assert sum(ended for _, ended in found) > 100_000
+    assert sum(ended for _, ended in found) > decisions // 10
