@@ -51,3 +51,24 @@ def test_ctrl_c_lets_every_worker_clean_up(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.ended"))) == 2, printed
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+def test_a_failed_test_is_named_before_the_next_one_starts(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_configure as pytest_configure\n")
+    (tmp_path / "test_one.py").write_text("def test_a():\n    assert 1 == 2\n\n\ndef test_b():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    named = lines.index("failed: test_one.py::test_a (call)")
+    assert lines[named + 1].split() == ["E", "assert", "1", "==", "2"]
+    assert named < next(number for number, line in enumerate(lines) if line.startswith("test_one.py::test_b"))
