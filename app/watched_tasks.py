@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 
 WORKERS: Final = 32
@@ -16,8 +17,6 @@ TIMEOUT: Final = "Timeout"
 _TICK_S: Final = 0.1
 S = TypeVar("S")
 T = TypeVar("T")
-Touch = Callable[[], None]
-"""A task calls it whenever it makes progress."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +27,7 @@ class WatchedTask(Generic[S, T]):
     run: Callable[[Touch], T]
     """May raise OSError."""
     touched: float | None = None
-    """Clock at the last progress; None: not begun."""
+    """Clock at the last progress; None: it waits for no answer."""
 
 
 def run_all(
@@ -37,7 +36,7 @@ def run_all(
     workers: int = WORKERS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[S, T | CloudError]]:
-    """Yield each subject once, as soon as its task ends or made no progress for `limit_s`.
+    """Yield each subject once, as soon as its task ends or waited without progress for `limit_s`.
 
     The thread of a task that was given up stays behind and ends with the process; another one takes its place.
     """
@@ -47,7 +46,7 @@ def run_all(
 
     def work(task: WatchedTask[S, T]) -> None:
         try:
-            answers.put((task, task.run(lambda: _touch(task, clock()))))
+            answers.put((task, task.run(_touching(task, clock))))
         except OSError as error:
             answers.put((task, error if isinstance(error, CloudError) else CloudError(str(error))))
         except BaseException as error:  # noqa: BLE001 - a defect in one task is reported as its failure
@@ -63,7 +62,7 @@ def run_all(
         try:
             task, found = answers.get(timeout=_TICK_S)
         except queue.Empty:
-            for task in [one for one in running if clock() - (one.touched or 0) > limit_s]:
+            for task in [one for one in running if _waited(one, clock()) > limit_s]:
                 running.remove(task)
                 yield task.subject, CloudError(f"no answer within {limit_s:g} s", TIMEOUT)
             continue
@@ -72,5 +71,14 @@ def run_all(
             yield task.subject, found
 
 
-def _touch(task: WatchedTask[S, T], now: float) -> None:
-    task.touched = now
+def _touching(task: WatchedTask[S, T], clock: Callable[[], float]) -> Touch:
+    def touch(*, waits: bool = True) -> None:
+        task.touched = clock() if waits else None
+
+    return touch
+
+
+def _waited(task: WatchedTask[S, T], now: float) -> float:
+    # the thread of the task writes it at the same time
+    since = task.touched
+    return 0.0 if since is None else now - since

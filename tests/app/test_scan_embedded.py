@@ -67,7 +67,7 @@ def test_a_prometheus_proves_idle_gpus_and_shows_work(tmp_path: Path) -> None:
     }
     windows = ScanWindows(now=START, idle=timedelta(minutes=30))
     with recordings.holding(recorded, tmp_path) as url:
-        found = PrometheusStore(url).gather(sorted(recorded), windows, lambda: None)
+        found = PrometheusStore(url).gather(sorted(recorded), windows, lambda *, waits=True: None)
     uses = {name: verdict_of(replace(orphan(1), id=name), evidence, windows) for name, evidence in found.items()}
     assert {name: use and use.verdict for name, use in uses.items()} == {
         "i-rest": Verdict.IDLE,

@@ -53,3 +53,15 @@ def test_progress_extends_the_limit() -> None:
         return "done"
 
     assert list(run_all([WatchedTask("slow", slow)], limit_s=0.6)) == [("slow", "done")]
+
+
+def test_work_between_two_answers_has_no_limit() -> None:
+    pause = threading.Event()
+
+    def computes(touch: Touch) -> str:
+        touch(waits=False)
+        pause.wait(0.6)
+        touch()
+        return "done"
+
+    assert list(run_all([WatchedTask("computes", computes)], limit_s=0.2)) == [("computes", "done")]

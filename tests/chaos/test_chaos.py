@@ -26,6 +26,7 @@ SHORT = (
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(
     not all(map(shutil.which, ("prometheus", "prometheus-alertmanager"))),
     reason="needs the Debian packages prometheus and prometheus-alertmanager",

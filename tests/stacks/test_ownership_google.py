@@ -18,7 +18,7 @@ from tests.fixtures.local_token import BEARER, TOKEN
 from tests.fixtures.networks import free_network
 from tests.fixtures.stacks.engine import ROOT, Engine, embedded_cloud, make_engine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 NETWORK = free_network()
 STACK = "gcp-local"

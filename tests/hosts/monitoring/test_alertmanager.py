@@ -92,6 +92,7 @@ def test_the_command_writes_valid_configurations(tmp_path: Path) -> None:
 
 @needs_both
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_hundred_failing_instances_are_one_message_and_their_end_another(tmp_path: Path) -> None:
     with ExitStack() as stack:
         sink = SlackSink("127.0.0.1", 0, local_token.callers())
