@@ -7,5 +7,5 @@ class Touch(Protocol):
     """Called when work makes progress."""
 
     def __call__(self, *, waits: bool = True) -> None:
-        """`waits`: the work waits for an answer until the next call. Otherwise it computes, without a limit of time."""
+        """`waits`: the work waits for an answer until the next call. Otherwise it computes, with no time limit."""
         ...
