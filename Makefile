@@ -47,7 +47,7 @@ demo: setup
 # Half of the time is waiting for processes and clouds: four share two cores well.
 test: WORKERS ?= 4
 test: setup
-	@$(PYTEST) -m 'not slow and not live and not engines and not long'
+	@$(PYTEST) -m 'not slow and not live and not engines'
 
 # Whole fleets, browsers and vLLM need much CPU and memory: two workers, here and in CI.
 test-all: WORKERS ?= 2

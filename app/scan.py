@@ -11,7 +11,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol
 
-from app.watched_tasks import TIMEOUT, Touch, WatchedTask, run_all
+from app.watched_tasks import TIMEOUT, WatchedTask, run_all
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain import catalogue
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.catalogue import UnknownMachineError

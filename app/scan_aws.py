@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.scan import RegionFacts, reserved
-from app.watched_tasks import Touch
 from gpufleet.clouds.aws.account import AwsAccount
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import CloudWatch
 from gpufleet.clouds.aws.instance_history import AwsInstanceHistory
 from gpufleet.clouds.aws.inventory import AwsInventory, is_accelerated
 from gpufleet.clouds.aws.prices import AwsPrices
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.prices.book import machine_sku

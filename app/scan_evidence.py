@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from app.watched_tasks import Touch, WatchedTask, run_all
+from app.watched_tasks import WatchedTask, run_all
+from gpufleet.clouds.progress import Touch
 from gpufleet.clouds.prometheus import Prometheus
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Objection, Reason

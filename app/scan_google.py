@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from app.scan import RegionFacts, reserved
-from app.watched_tasks import Touch
 from gpufleet.clouds.call_pace import CallPace
 from gpufleet.clouds.gcp import project as google
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.monitoring import PERMISSION, CloudMonitoring
 from gpufleet.clouds.gcp.project import GoogleProject, ProjectInstance
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.gpu_hours import HoursOfInstances
 from gpufleet.domain.model import Cloud

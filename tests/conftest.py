@@ -45,8 +45,8 @@ class NamedFailures:
             return
         terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
         cause = [line for line in report.longreprtext.splitlines() if line.startswith("E ")][:MOST_LINES]
+        terminal.ensure_newline()
         for line in (f"{report.outcome}: {report.nodeid} ({report.when})", *cause):
-            terminal.ensure_newline()
             terminal.write_line(line)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app import scan as use_case
 from app.scan import RegionFacts, failure_of
-from app.watched_tasks import Touch
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.scan import summary

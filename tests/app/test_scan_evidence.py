@@ -10,7 +10,7 @@ import pytest
 
 from app.scan import failure_of
 from app.scan_evidence import PrometheusStore, verdict_of, with_evidence
-from app.watched_tasks import Touch
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.evidence import EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Cloud

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable
 
-from app.watched_tasks import TIMEOUT, Touch, WatchedTask, run_all
+from app.watched_tasks import TIMEOUT, WatchedTask, run_all
+from gpufleet.clouds.progress import Touch
 from gpufleet.domain.activity import CloudError
 
 

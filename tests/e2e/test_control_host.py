@@ -48,7 +48,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCloud
         yield cloud
 
 
-@pytest.fixture(params=[Cloud.AWS, pytest.param(Cloud.GCP, marks=pytest.mark.long)], scope="module")
+@pytest.fixture(
+    params=[pytest.param(one, marks=() if one is Cloud.AWS else pytest.mark.long) for one in Cloud], scope="module"
+)
 def hosts(request: pytest.FixtureRequest, emulated: EmbeddedCloud) -> ControlHosts:
     if request.param is Cloud.GCP:
         google = OnGoogle(url=f"http://{NETWORK}.0.4:4567", network=NETWORK)

@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.comparison.player import Observation
-from benchmarks.comparison.results import SIMULATED, check, compare, model
+from benchmarks.comparison.results import KINDS, SIMULATED, check, compare, model
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines, pytest.mark.timeout(2400)]
 Observe = Callable[[str], list[Observation]]
-KINDS = ["vllm", "triton", "sglang"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -29,6 +29,12 @@ def test_it():
 """
 
 
+def environment() -> dict[str, str]:
+    """Of a pytest that is not part of this one."""
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    return ours | {"PYTHONPATH": str(ROOT)}
+
+
 @pytest.mark.slow
 def test_ctrl_c_lets_every_worker_clean_up(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -36,11 +42,8 @@ def test_ctrl_c_lets_every_worker_clean_up(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / f"test_{name}.py").write_text(TEST.format(end_s=END_S))
     command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
-        environment.pop(name, None)
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         limit = time.monotonic() + 180
         while len(list(tmp_path.glob("*.up"))) < 2 and process.poll() is None and time.monotonic() < limit:
@@ -58,11 +61,10 @@ def test_a_failed_test_is_named_before_the_next_one_starts(tmp_path: Path) -> No
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_configure as pytest_configure\n")
     (tmp_path / "test_one.py").write_text("def test_a():\n    assert 1 == 2\n\n\ndef test_b():\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=180,

@@ -17,8 +17,6 @@ from tests.fixtures.vllm.servers import Server, Streams, serving, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Start = Callable[[int], Server]
-TOKENS = 500
-"""Of a stream: some seconds of work on a CPU after the signal."""
 
 
 @pytest.fixture(params=["simulated", "vllm"])
@@ -50,7 +48,7 @@ def started_at(server: Server) -> float:
 
 def test_a_drain_completes_20_streams_and_counters_restart(start: Start) -> None:
     first = start(90)
-    streams = Streams(first.url, count=20, tokens=TOKENS).start()
+    streams = Streams(first.url, count=20, tokens=1500).start()
     until("first words", streams.all_began)
     os.kill(first.process.pid, signal.SIGTERM)
     time.sleep(0.3)
@@ -59,7 +57,7 @@ def test_a_drain_completes_20_streams_and_counters_restart(start: Start) -> None
     assert first.complete("a late one").status_code == 500
     usages = streams.usages()
     assert not streams.errors
-    assert [usage["completion_tokens"] for usage in usages] == [TOKENS] * 20
+    assert [usage["completion_tokens"] for usage in usages] == [1500] * 20
     assert first.wait(60) == 0
     second = start(1)
     assert second.complete("hello").status_code == 200

@@ -8,19 +8,16 @@ from benchmarks.bench_calls import BASE, COMPLETED, Fleet
 from gpufleet.domain.model import Cloud
 
 THREE_DAYS, ASKED_EVERY = timedelta(days=3), timedelta(minutes=5)
-MOST_POOLS = 50
-"""A pass of that many pools takes seconds."""
+MANY = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.mark.parametrize("cron", [pytest.param(False, id="daemon"), pytest.param(True, id="cron")])
-@pytest.mark.parametrize(
-    ("pools", "zones"), [(1, 3), (1, 9), (10, 3), pytest.param(MOST_POOLS, 3, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("pools", "zones"), [(1, 3), (1, 9), (10, 3), pytest.param(50, 3, marks=MANY)])
 def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int, *, cron: bool) -> None:
     fleet = Fleet(pools, zones)
     fleet.market.refused_before(THREE_DAYS, ASKED_EVERY)
     fleet.calls_of_a_pass()
-    calls = [fleet.calls_of_a_pass(of_its_own=cron) for _ in range(12 if pools == MOST_POOLS else 20)]
+    calls = [fleet.calls_of_a_pass(of_its_own=cron) for _ in range(20)]
     over = [one for one in calls if one.made > one.allowed]
     assert not over, over[0]
     assert max(one.actions for one in calls) > 0, "zones were asked again"
@@ -28,7 +25,7 @@ def test_a_pass_makes_no_more_calls_than_it_may(pools: int, zones: int, *, cron:
 
 
 @pytest.mark.parametrize("cron", [pytest.param(False, id="daemon"), pytest.param(True, id="cron")])
-@pytest.mark.parametrize("pools", [10, pytest.param(MOST_POOLS, marks=pytest.mark.long)])
+@pytest.mark.parametrize("pools", [10, pytest.param(50, marks=MANY)])
 def test_a_pass_on_google_cloud_makes_no_more_calls_than_it_may(pools: int, *, cron: bool) -> None:
     fleet = Fleet(pools, 3, Cloud.GCP)
     first = fleet.calls_of_a_pass()
