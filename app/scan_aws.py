@@ -34,6 +34,8 @@ ACTIONS: Final = (
 PRICE_LIST: Final = "us-east-1"
 """A region with the Price List service."""
 _SPOT_PRICES_OF: Final = timedelta(hours=1)
+_OLD: Final = timedelta(days=365)
+"""Packaged prices that were confirmed longer ago are requested from AWS, and count if that fails."""
 
 
 class AwsScanAccount:
@@ -142,16 +144,16 @@ def _spot_prices(facts: RegionFacts, prices: AwsPrices, alive: Sequence[Instance
 
 
 def _list_prices(facts: RegionFacts, prices: AwsPrices, now: datetime) -> None:
-    """List prices of types that the package has no price of in this region."""
-    kept = PackagedPrices()
+    """List prices of types that the package has no price of in this region, or an old one."""
+    packaged = PackagedPrices()
     wanted = {(one.machine_type, one.region) for one in facts.instances} | {
         (one.machine_type, one.region) for one in facts.capacity
     }
-    types = sorted(
-        name
-        for name, region in wanted
-        if not kept.prices(machine_sku(Cloud.AWS, name, CapacityType.ON_DEMAND), region)
-    )
+    types: list[str] = []
+    for name, region in sorted(wanted):
+        known = packaged.prices(machine_sku(Cloud.AWS, name, CapacityType.ON_DEMAND), region)
+        if not known or now - known[-1].as_of > _OLD:
+            types.append(name)
     facts.prices = [*facts.prices, *prices.list_prices(types, now)]
 
 

@@ -58,7 +58,7 @@ def _aws_on_demand() -> _Table:
             sku=f"aws:ec2:{row['machine_type']}:on-demand",
             region=row["region"],
             usd_per_hour=Decimal(row["usd_per_hour"]),
-            source="packaged: karpenter-provider-aws",
+            source=f"packaged: {row['source']}",
             as_of=datetime.fromisoformat(row["last_seen"]),
             valid_from=datetime.fromisoformat(row["valid_from"]),
             rank=Rank.PACKAGED,

@@ -37,7 +37,11 @@ _NOT_IN_PRICE_LIST: Final = (
 )
 DIFFERENCES: Final[dict[tuple[str, str, str], str]] = {
     ("aws_documentation", "p6e-gb200.36xlarge", "device_memory_mib"): _ROUNDED,
-    **{("aws_documentation", name, "device_memory_mib"): _HBM for name in ("trn2.3xlarge", "trn2.48xlarge")},
+    **{
+        (listed, name, "device_memory_mib"): _HBM
+        for listed in ("aws_documentation", "skypilot")
+        for name in ("trn2.3xlarge", "trn2.48xlarge")
+    },
     **{("karpenter", name, "devices"): _FRACTION for name in _FRACTIONAL},
     **{("cluster_autoscaler", name, "gpus"): _FRACTION for name in _FRACTIONAL},
     **{("cluster_autoscaler", name, "gpus"): _NEURON for name in _WITH_NEURON},
@@ -55,6 +59,16 @@ DIFFERENCES: Final[dict[tuple[str, str, str], str]] = {
 """(list, machine type, field) -> the reason. The field `listed` means that the list lacks the machine type,
 `catalogue` that the catalogue does.
 """
+
+SKYPILOT_NAMES: Final = {
+    "A100": "A100-40GB",
+    "B200": "B200-180GB",
+    "H100": "H100-80GB",
+    "H200": "H200-141GB",
+    "RTX PRO Server 6000": "RTX-PRO-6000",
+    "V100": "V100-16GB",
+}
+"""Names of devices in `skypilot.csv` that the catalogue has with their memory, or in another form."""
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -95,6 +109,20 @@ def aws_differences(listed: str) -> Iterator[tuple[str, str, str]]:
             text = _ARCHITECTURES.get(row[field], row[field]) or ("0" if field == "nvme_gb" else "")
             if text and text != str(figures[field]):
                 yield listed, name, field
+
+
+def skypilot_differences() -> Iterator[tuple[str, str, str]]:
+    known = catalogue(Cloud.AWS)
+    for row in rows("skypilot"):
+        machine = known[row["name"]]
+        figures = {
+            "gpu": machine.gpu == SKYPILOT_NAMES.get(row["gpu"], row["gpu"]),
+            "devices": machine.gpu_count * machine.gpu_share == Fraction(row["devices"]),
+            "vcpus": machine.vcpus == int(row["vcpus"]),
+            "memory_mib": machine.memory_mib == int(row["memory_mib"]),
+            "device_memory_mib": machine.gpu_memory_mib == int(row["device_memory_mib"]),
+        }
+        yield from (("skypilot", machine.name, field) for field, is_equal in figures.items() if not is_equal)
 
 
 def google_differences(listed: str) -> Iterator[tuple[str, str, str]]:
@@ -138,6 +166,7 @@ def test_every_difference_from_the_public_lists_is_named() -> None:
         *aws_differences("karpenter"),
         *aws_differences("cluster_autoscaler"),
         *aws_differences("aws_documentation"),
+        *skypilot_differences(),
         *google_differences("gcloud_machine_types"),
         *google_differences("google_documentation"),
         *google_differences("cluster_toolkit"),
@@ -166,6 +195,26 @@ def test_aws_prices_agree_with_an_older_list() -> None:
             wrong.append(f"{row['name']}: {row['usd_per_hour']}, packaged {valid}")
     assert not wrong
     assert compared > 60
+
+
+def test_aws_prices_agree_with_another_list_in_all_regions() -> None:
+    """Another project read the prices of 2026-01-19 or some days later from AWS. A price that it lacks is unknown."""
+    then = datetime(2026, 1, 19, 13, 23, 24, tzinfo=UTC)
+    packaged = PackagedPrices()
+    differences: set[tuple[str, str]] = set()
+    regions: set[str] = set()
+    for row in rows("skypilot_prices"):
+        name, region = row["name"], row["region"]
+        history = packaged.prices(f"aws:ec2:{name}:on-demand", region)
+        valid = [price.usd_per_hour for price in history if price.valid_from <= then <= price.as_of]
+        listed = [Decimal(row["usd_per_hour"])] if row["usd_per_hour"] else []
+        if valid != listed:
+            differences.add((name, region))
+        regions.add(region)
+    assert differences == {(name, "us-east-1") for name in catalogue(Cloud.AWS) if name.startswith("g7e.")}, (
+        "the packaged list of us-east-1 has g7e since 2026-01-21 only"
+    )
+    assert len(regions) == 19
 
 
 def test_tpu_prices_agree_with_an_older_list() -> None:
