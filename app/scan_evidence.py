@@ -3,22 +3,34 @@ idle; the engine's own metrics make it likely.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from app import unmanaged_slices
 from app.watched_tasks import WatchedTask, run_all
 from gpufleet.clouds.progress import Touch
 from gpufleet.clouds.prometheus import Prometheus
+from gpufleet.clouds.samples import PrometheusSamples
+from gpufleet.costs.samples import RawSeries
+from gpufleet.costs.slice_use import SliceUse
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.scan.judge import HOUR, ScanWindows, UseVerdict, combine
-from gpufleet.scan.model import FailureCode, ScannedInstance, ScanScope, ScopeResult, Verdict, VerdictReason
+from gpufleet.scan.model import (
+    SLICE_WINDOW,
+    FailureCode,
+    ScannedInstance,
+    ScanScope,
+    ScopeResult,
+    Verdict,
+    VerdictReason,
+)
 from serving.metrics import Source
 from watchdogs import raw_metrics, signals
 from watchdogs.idle import checks
@@ -29,6 +41,8 @@ from watchdogs.orphans.watchdog import of_instances
 
 AT_ONCE: Final = 100
 """Instances in one query: each query must be answered within the limit of the scan."""
+DIVIDED_AT_ONCE: Final = 10
+"""Instances with slices in one query: each may have hundreds of series."""
 STORE: Final = "prometheus"
 """The cloud of a store's scope."""
 _WORK: Final = {
@@ -43,8 +57,10 @@ _ENGINE: Final[tuple[Check, ...]] = (checks.running, checks.old_enough, *ENGINE_
 class EvidenceStore(Protocol):
     """A metrics store of the user."""
 
-    unusable: str
-    """After `gather`: its accelerator metrics that prove nothing, with remedies; empty: there are none."""
+    missing: CloudError | None
+    """After `gather`: what is not in the answer, and why: metrics that prove nothing, or slices."""
+    series: Sequence[RawSeries]
+    """After `gather`: the samples of instances with slices or shared devices in the last hour."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +74,9 @@ class PrometheusStore:
     """A Prometheus whose series have the label `instance_id`."""
 
     def __init__(self, url: str) -> None:
-        self._url, self.unusable = url, ""
+        self._url = url
+        self.missing: CloudError | None = None
+        self.series: Sequence[RawSeries] = ()
         place = urlsplit(url)
         self.name = url.replace(f"{place.netloc.rpartition('@')[0]}@", "", 1) if "@" in place.netloc else url
         """Its address without a password."""
@@ -66,12 +84,13 @@ class PrometheusStore:
     def gather(self, ids: Sequence[str], windows: ScanWindows, touch: Touch) -> Mapping[str, Evidence]:
         """Evidence by instance id over the idle window. Raises CloudError if an answer is incomplete."""
         found: dict[str, Evidence] = {}
-        store = Prometheus(self._url)
+        store = PrometheusSamples(self._url)
         touched = _Touched(store, touch)
         try:
             jobs = [job for job in (Source.ENGINE, Source.ACCELERATOR) if touched.interval(job) is not None]
             raw = raw_metrics.find(touched, windows.now)
-            self.unusable = advice = "; ".join(one.sentence for one in raw)
+            advice = "; ".join(one.sentence for one in raw)
+            self.missing = CloudError(advice, FailureCode.NOT_USABLE) if raw else None
             if not jobs:
                 lacking = f"Prometheus at {self._url} has neither the job engine nor the job accelerator"
                 raise CloudError(f"{lacking}; {advice}", FailureCode.NOT_USABLE) if raw else CloudError(lacking)
@@ -84,11 +103,34 @@ class PrometheusStore:
                         engine=one.engine if Source.ENGINE in jobs else None,
                         gpu=one.gpu if Source.ACCELERATOR in jobs else None,
                     )
+            self._read_slices(store, ids, windows.now, touch)
         except CloudError as error:
-            raise CloudError(str(error).replace(self._url.rstrip("/"), self.name.rstrip("/")), error.code) from None
+            raise CloudError(self._without_password(error), error.code) from None
         finally:
             store.close()
         return found
+
+    def _read_slices(self, store: PrometheusSamples, ids: Sequence[str], now: datetime, touch: Touch) -> None:
+        """Read the samples of instances with slices or shared devices. Each query counts as progress."""
+        divided: set[str] = set()
+        found: list[RawSeries] = []
+        try:
+            for start in range(0, len(ids), AT_ONCE):
+                touch()
+                rows = store.query(unmanaged_slices.divided_query(of_instances(ids[start : start + AT_ONCE])), now)
+                divided |= {labels["instance_id"] for labels, _ in rows}
+            chosen = sorted(divided)
+            for start in range(0, len(chosen), DIVIDED_AT_ONCE):
+                touch()
+                found += unmanaged_slices.read(store, chosen[start : start + DIVIDED_AT_ONCE], SLICE_WINDOW, now)
+        except CloudError as error:
+            # what is known about whole instances is still good
+            lacking = f"the use of slices cannot be read: {self._without_password(error)}"
+            self.missing = self.missing or CloudError(lacking, error.code)
+        self.series = found
+
+    def _without_password(self, error: CloudError) -> str:
+        return str(error).replace(self._url.rstrip("/"), self.name.rstrip("/"))
 
 
 class _Touched:
@@ -113,14 +155,13 @@ class _Touched:
 def with_evidence(
     results: Sequence[ScopeResult], stores: Sequence[EvidenceStore], windows: ScanWindows, limit_s: float
 ) -> tuple[list[ScopeResult], dict[ScanScope, CloudError]]:
-    """Return the results with the evidence of all stores, and the error of each store that failed, or whose metrics
-    of accelerators prove nothing in part.
-    """
+    """Return the results with the evidence of all stores, and the error of each store that failed, even in part."""
     alive = [one.instance for result in results for one in result.instances if one.instance.alive]
     # two projects may have instances of the same name: nothing is known about either
     ids = sorted(name for name, count in Counter(one.id for one in alive).items() if count == 1)
     failed: dict[ScanScope, CloudError] = {}
     evidence: list[Mapping[str, Evidence]] = []
+    series: list[RawSeries] = []
     tasks = [
         WatchedTask(store.name, lambda touch, store=store: store.gather(ids, windows, touch)) for store in stores
     ]
@@ -129,12 +170,25 @@ def with_evidence(
             failed[ScanScope(STORE, name)] = found
         else:
             evidence.append({key: found[key] for key in ids if key in found})
-            unusable = "; ".join(store.unusable for store in stores if store.name == name and store.unusable)
-            if unusable:
-                failed[ScanScope(STORE, name)] = CloudError(unusable, FailureCode.NOT_USABLE)
+            for store in stores:
+                if store.name == name:
+                    series += store.series
+                    failed |= {} if store.missing is None else {ScanScope(STORE, name): store.missing}
     for found in evidence:
         results = [replace(one, instances=[_with(each, found, windows) for each in one.instances]) for one in results]
-    return list(results), failed
+    return list(_with_slices(results, series, windows.now)), failed
+
+
+def _with_slices(results: Sequence[ScopeResult], series: Iterable[RawSeries], now: datetime) -> Iterator[ScopeResult]:
+    """The results with the use of each slice in the last hour. Instances of the same name have none."""
+    alive = [one for result in results for one in result.instances if one.instance.alive]
+    usd = {one.instance.id: one.usd_per_hour for one in alive if one.usd_per_hour is not None}
+    found: dict[str, list[SliceUse]] = {}
+    for use in unmanaged_slices.find([one.instance for one in alive], series, usd, SLICE_WINDOW, now).uses:
+        found.setdefault(use.instance_id, []).append(use)
+    for result in results:
+        instances = [replace(one, slices=found.get(one.instance.id, ())) for one in result.instances]
+        yield replace(result, instances=instances)
 
 
 def _with(one: ScannedInstance, found: Mapping[str, Evidence], windows: ScanWindows) -> ScannedInstance:

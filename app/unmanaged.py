@@ -7,14 +7,13 @@ from decimal import Decimal
 
 from app import api_calls, unmanaged_slices
 from app.adapters import FleetPrices, FleetUtilization
-from app.cost_sources import PrometheusSampleSource
 from app.errors import AppError, ErrorCode
+from app.unmanaged_slices import UnmanagedSlices
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.cloudwatch import CloudWatch
 from gpufleet.clouds.aws.inventory import AwsInventory
 from gpufleet.clouds.samples import PrometheusSamples
-from gpufleet.costs.samples import RawSeries
-from gpufleet.costs.slice_bills import SliceReport
+from gpufleet.costs.slice_use import SliceUse
 from gpufleet.domain import durations
 from gpufleet.domain.decisions import ChangeBudget, Plan
 from gpufleet.domain.evidence import Evidence
@@ -52,8 +51,8 @@ class UnmanagedInstances:
 
     plan: Plan
     api_calls: dict[str, int]
-    slices: SliceReport = field(default_factory=SliceReport)
-    """The cost by slice over the window; empty without a metrics store."""
+    slices: UnmanagedSlices = field(default_factory=UnmanagedSlices)
+    """Cost and use by slice over the window; empty without a metrics store."""
     raw_metrics: Sequence[RawMetrics] = ()
     """Metrics of the store that prove nothing."""
 
@@ -70,7 +69,7 @@ def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
         ids = [instance.id for instance in alive]
         raw = [] if store is None else raw_metrics.find(store, now)
         evidence = _evidence(calls, store, ids, window, now)
-        series = [] if store is None else _series(store, ids, window, now)
+        series = [] if store is None else unmanaged_slices.read(store, ids, window, now)
     except OSError as error:
         advice = "".join(f"; {one.sentence}" for one in raw)
         raise AppError(f"{place.cloud} {place.region}: {error}{advice}") from error
@@ -82,9 +81,19 @@ def find(place: SearchScope, now: datetime) -> UnmanagedInstances:
     return UnmanagedInstances(
         plan=_judged(place, seen, evidence, usd, window, now),
         api_calls=api_calls.by_operation(calls, store),
-        slices=unmanaged_slices.cost_by_slice(alive, series, usd, window, now),
+        slices=unmanaged_slices.find(alive, series, usd, window, now),
         raw_metrics=raw,
     )
+
+
+def slices_of(prometheus: str, seen: OrphanObservation, window: timedelta, now: datetime) -> Sequence[SliceUse]:
+    """The use of each slice of the instances that the orphan watchdog observed. Raises OSError."""
+    store = PrometheusSamples(prometheus)
+    try:
+        series = unmanaged_slices.read(store, [one.id for one in seen.orphans], window, now)
+    finally:
+        store.close()
+    return unmanaged_slices.find(seen.orphans, series, seen.usd_per_hour, window, now).uses
 
 
 def _instances(place: SearchScope) -> tuple[api_calls.Calls, InstanceList]:
@@ -115,16 +124,6 @@ def _evidence(
         for start in range(0, len(ids), AT_ONCE):
             series = SeriesSelector(labels=of_instances(ids[start : start + AT_ONCE]))
             found |= signals.gather(store, series, window, now)
-    return found
-
-
-def _series(store: PrometheusSamples, ids: Sequence[str], window: timedelta, now: datetime) -> list[RawSeries]:
-    """Raw samples of accelerators and engines in the window."""
-    source, names = PrometheusSampleSource(store), "|".join(unmanaged_slices.NAMES)
-    found: list[RawSeries] = []
-    for start in range(0, len(ids), AT_ONCE):
-        selector = f'{{__name__=~"{names}",{of_instances(ids[start : start + AT_ONCE])}}}'
-        found += source.samples(selector, now - window, now)
     return found
 
 

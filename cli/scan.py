@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from app.scan import ScanAccount
     from app.scan_evidence import PrometheusStore
+    from gpufleet.costs.slice_use import SliceUse
     from gpufleet.notify.slack import Receiver
     from gpufleet.scan.advice import Advice
     from gpufleet.scan.model import Scan
@@ -287,6 +288,7 @@ def _show(found: "Scan", advice: "Sequence[Advice]", rows: int, hide: "Hide") ->
         columns = [summary.HEADINGS.index(name) for name in shown]
         cells = [summary.row(one, found.at) for one in every[:rows]]
         _table(shown, [[row[column] for column in columns] for row in cells], hide)
+    _show_slices(found.slices, rows, hide)
     if found.capacity:
         show("\nReservations:")
         _table(summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in found.capacity[:rows]], hide)
@@ -297,6 +299,20 @@ def _show(found: "Scan", advice: "Sequence[Advice]", rows: int, hide: "Hide") ->
     series = sum(result.metered_series for result in found.results)
     if series:
         STDERR.print(f"CloudWatch charges {series} series: {series / 100_000:.4f} USD", highlight=False)
+
+
+def _show_slices(found: "Sequence[SliceUse]", rows: int, hide: "Hide") -> None:
+    """Print the use of each slice, if a store has metrics of any."""
+    from gpufleet.costs import slice_use
+    from gpufleet.scan import summary
+
+    if not found:
+        return
+    count = f" ({rows} of {len(found)})" if len(found) > rows else ""
+    STDOUT.print(f"\n{summary.SLICES}{count}:", highlight=False)
+    _table(slice_use.HEADINGS, slice_use.rows(found[:rows]), hide)
+    for line in slice_use.notes(found):
+        STDOUT.print(line, highlight=False, soft_wrap=True)
 
 
 def _table(headings: "Sequence[str]", rows: "Sequence[Sequence[str]]", hide: "Hide") -> None:

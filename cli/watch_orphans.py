@@ -8,14 +8,18 @@ import typer
 from app.errors import AppError, ErrorCode
 from app.fleets import load
 from app.passes import Options, check_accepted, orphan_kind
-from app.unmanaged import with_tag
+from app.unmanaged import slices_of, with_tag
 from cli import plans
 from cli.options import AcceptOption, FleetOption, JsonOption, QuietOption
 from cli.output import STDOUT, Exit, after_the_work, exit_of, note, print_json
 from cli.watch_pass import Show, answer, one_of_several, show_of, worst
+from cli.watch_unmanaged import show_slices
+from gpufleet.costs import slice_use
+from gpufleet.costs.slice_use import SliceUse
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
-from watchdogs.orphans.watchdog import OrphanScope
+from watchdogs.execute import Pass
+from watchdogs.orphans.watchdog import SHOWN, OrphanScope
 
 
 def register(watch_app: typer.Typer) -> None:
@@ -40,8 +44,9 @@ def orphans(  # noqa: PLR0913 - the options of every pass
 ) -> None:
     """List running GPU instances that belong to no pool of the given fleets, with their price.
 
-    The list covers the account and region of each fleet. With --apply, the rules under `orphans` in the settings mark
-    or stop the instances that they select; other instances are never changed. Exit code 3: instances were found.
+    The list covers the account and region of each fleet. Without --apply, it also shows which slices of divided or
+    shared accelerators worked in the last 30 minutes. With --apply, the rules under `orphans` in the settings mark or
+    stop the instances that they select; other instances are never changed. Exit code 3: instances were found.
     """
     if tag is not None and apply:
         raise AppError(
@@ -74,6 +79,12 @@ def _run_one_region(
     decisions = result.done.plan.decisions
     total, unpriced = plans.total_of(decision.usd_per_hour for decision in decisions)
     found |= {"usd_per_hour": str(total), "unpriced": unpriced}
+    if not options.apply and show is not Show.CHANGES:
+        uses = _uses_of_slices(document, result.done)
+        found["slices"] = None if uses is None else slice_use.document(uses)
+        if show is Show.ALL and uses:
+            with after_the_work():
+                show_slices(uses)
     if show is Show.ALL:
         rate = f"{total.normalize():f} USD/h{f' and {unpriced} of unknown price' if unpriced else ''}"
         line = f"{document.cloud} {document.region}: {len(decisions)} instances outside every pool, {rate}"
@@ -82,6 +93,15 @@ def _run_one_region(
     if decisions and not options.apply:
         code = Exit.FOUND
     return code, found
+
+
+def _uses_of_slices(document: FleetDocument, done: Pass[Any]) -> Sequence[SliceUse] | None:
+    """The use of the slices of the listed instances; None: unknown, because the metrics cannot be read."""
+    try:
+        return slices_of(document.prometheus_url, done.observed, SHOWN, done.plan.at)
+    except OSError as error:
+        note(f"{document.cloud} {document.region}: the use of slices cannot be read: {error}")
+        return None
 
 
 def _one_of_each(documents: Sequence[FleetDocument]) -> list[FleetDocument]:

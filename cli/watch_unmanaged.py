@@ -1,5 +1,6 @@
 """`gpufleet watch idle --region`: judges GPU instances that gpufleet did not create. It never writes."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -9,12 +10,12 @@ from app import unmanaged
 from app.unmanaged import SearchScope
 from cli import plans
 from cli.output import STDOUT, Exit, after_the_work, print_json
-from gpufleet.costs import render, slice_view
-from gpufleet.costs.slice_bills import SliceReport
+from gpufleet.costs import render, slice_use, slice_view
+from gpufleet.costs.slice_use import SliceUse
 from gpufleet.domain.decisions import Reason
 
 MOST_SLICES: Final = 40
-"""Rows of the table by slice; the others are one row."""
+"""Rows of the table by slice."""
 
 RegionOption = Annotated[
     str | None,
@@ -53,7 +54,8 @@ def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
     total, unpriced = plans.total_of(decision.usd_per_hour for decision in idle)
     if as_json:
         raw = [{"code": one.code, "job": one.job, "message": one.sentence} for one in found.raw_metrics]
-        slices = {"slices": slice_view.document(found.slices), "unusable_metrics": raw}
+        units = {"units": slice_use.document(found.slices.uses)}
+        slices = {"slices": slice_view.document(found.slices.costs) | units, "unusable_metrics": raw}
         answer = {"region": place.region, "idle": len(idle), "idle_usd_per_hour": str(total), "unpriced": unpriced}
         print_json(
             plans.plan_json(plan, ()) | {"cloud": place.cloud} | answer | slices | {"api_calls": found.api_calls}
@@ -63,15 +65,17 @@ def show_idle(place: SearchScope, now: datetime, *, as_json: bool) -> Exit:
         with after_the_work():
             plans.show_plan(plan, f"{place.cloud} {place.region}: {len(plan.decisions)} GPU instances")
             STDOUT.print(f"{len(idle)} idle: {total.normalize():f} USD/h{unknown}", highlight=False)
-            _show_slices(found.slices)
+            show_slices(found.slices.uses)
             for one in found.raw_metrics:
                 STDOUT.print(f"! {one.code}: {one.sentence}", highlight=False, markup=False, soft_wrap=True)
     return Exit.FOUND if idle else Exit.DONE
 
 
-def _show_slices(found: SliceReport) -> None:
-    """Print the cost by slice over the window, if an instance has slices or shared devices."""
-    if found.rows:
-        lines = [slice_view.HEADINGS, *slice_view.rows(found, MOST_SLICES)]
-        for line in ("", render.table(lines, frozenset({0, 1, 2})), *slice_view.facts(found)):
-            STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
+def show_slices(found: Sequence[SliceUse]) -> None:
+    """Print the use of each slice, if an instance has slices or shared devices."""
+    if not found:
+        return
+    lines = [slice_use.HEADINGS, *slice_use.rows(found[:MOST_SLICES])]
+    more = [f"{len(found) - MOST_SLICES} more: use --json"] if len(found) > MOST_SLICES else []
+    for line in ("", render.table(lines, frozenset({0, 1, 2})), *more, *slice_use.notes(found)):
+        STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ specification.
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
@@ -217,7 +217,7 @@ class _Served:
 
 def _split(report: Report, shares: Iterable[UseShare]) -> Iterator[tuple[Charge, Row, _Served]]:
     """Each charge with its team, requested model and slice, and the tokens and the energy of its row: those of its
-    instance or part.
+    instance or part. The energy of a node with slices is on all its rows, divided like their cost.
     """
     of_pool: dict[str | None, list[UseShare]] = {}
     of_part: dict[tuple[str, str], _Served] = {}
@@ -231,19 +231,75 @@ def _split(report: Report, shares: Iterable[UseShare]) -> Iterator[tuple[Charge,
         if run is not None:
             of_instance.setdefault(one.instance_id, _Served()).energy += energy_of(one.use, one.factor)
     of_node = _by_node(report.slices.rows)
+    of_divided = _divided_energies(report, of_pool, of_instance)
     for charge in sorted(report.charges, key=_used_first):
         split = of_pool.get(charge.pool, [])
         if not split:
             served = of_instance.pop(charge.resource, _Served())
-            for row, duration in _by_slice(charge, of_node.get((charge.resource, charge.pool, charge.owner), [])):
-                yield replace(charge, duration=duration), {"x_Team": charge.owner, **row}, served
-                served = _Served()  # once
+            slices = _by_slice(charge, of_node.get((charge.resource, charge.pool, charge.owner), []))
+            yield from _of_instance(charge, slices, served, of_divided.get(charge.resource))
             continue
         parts = split_time(charge.duration, [share.weight for share in split])
         for share, duration in zip(split, parts, strict=True):
             if duration:
                 served = of_part.pop((share.pool, share.name), _Served())
                 yield replace(charge, duration=duration), _whose(charge, share), served
+
+
+def _of_instance(
+    charge: Charge, slices: Iterable[tuple[Row, timedelta]], served: _Served, node: "_Undivided | None"
+) -> Iterator[tuple[Charge, Row, _Served]]:
+    """The parts of a charge that no team or adapter shares. `node`: None without slices."""
+    for row, duration in slices:
+        if node is not None:
+            served.energy = node.take(_weight(charge, duration))
+        yield replace(charge, duration=duration), {"x_Team": charge.owner, **row}, served
+        served = _Served()  # once
+
+
+@dataclass(slots=True)
+class _Undivided:
+    """The energy of a node that no row has yet, and the cost of the rows that are left, in dollar-seconds."""
+
+    energy: Energy
+    weight: Decimal = money.ZERO
+
+    def take(self, weight: Decimal) -> Energy:
+        """The part of a row. All parts add up to the whole, because the last row gets what is left."""
+        if not weight:
+            return Energy()
+        self.weight = money.EXACT.subtract(self.weight, weight)
+        part, self.energy = self.energy.split([weight, self.weight])
+        return part
+
+
+def _divided_energies(
+    report: Report, split: Container[str | None], of_instance: Mapping[str, _Served]
+) -> dict[str, _Undivided]:
+    """Take the energy of the nodes with slices from their instances, except from those whose rows all cost nothing.
+
+    `split`: pools that are split by team or adapter.
+    """
+    found = {
+        one.instance_id: _Undivided(of_instance[one.instance_id].energy)
+        for one in report.slices.rows
+        if one.instance_id in of_instance
+    }
+    for charge in report.charges:
+        if charge.resource in found and charge.pool not in split:
+            node = found[charge.resource]
+            node.weight = money.EXACT.add(node.weight, _weight(charge, charge.duration))
+    divided = {name: node for name, node in found.items() if node.weight}
+    for name in divided:
+        of_instance[name].energy = Energy()
+    return divided
+
+
+def _weight(charge: Charge, duration: timedelta) -> Decimal:
+    """The cost of running for this part of a charge, in dollar-seconds; 0 for minimum charges and credits."""
+    if charge.kind is not ChargeKind.TIME or charge.price is None:
+        return money.ZERO
+    return money.dollar_seconds(charge.price.usd_per_hour, duration)
 
 
 def _by_node(slices: Iterable[SliceCost]) -> dict[tuple[str, str | None, str | None], list[SliceCost]]:

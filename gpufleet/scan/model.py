@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from gpufleet.costs.slice_use import SliceUse, in_order
 from gpufleet.domain.model import Instance
+
+SLICE_WINDOW: Final = timedelta(hours=1)
+"""Time for which the use of slices is read: it needs raw samples, which are too many for a whole day."""
 
 
 class Verdict(StrEnum):
@@ -101,6 +105,8 @@ class ScannedInstance:
     """Whole hours of the window in which it is known whether a GPU worked."""
     spot_usd_per_hour: Decimal | None = None
     """Lowest current spot price in its zone's region; only of on-demand instances."""
+    slices: Sequence[SliceUse] = ()
+    """The use of its slices and shared devices within SLICE_WINDOW, from a metrics store. Empty: none is known."""
 
     @property
     def waste(self) -> Decimal:
@@ -174,6 +180,11 @@ class Scan:
         """All instances: highest waste first, then highest price."""
         found = [one for result in self.results for one in result.instances]
         return sorted(found, key=lambda one: (-one.waste, -(one.usd_per_hour or 0), one.instance.id))
+
+    @property
+    def slices(self) -> list[SliceUse]:
+        """The slices of all instances, the idle ones first."""
+        return in_order(use for one in self.instances for use in one.slices)
 
     @property
     def capacity(self) -> list[ScannedCapacity]:

@@ -5,6 +5,7 @@ from decimal import Decimal
 from html import escape
 from typing import Final
 
+from gpufleet.costs import slice_use
 from gpufleet.scan import summary
 from gpufleet.scan.advice import Advice
 from gpufleet.scan.model import Scan, Verdict
@@ -47,6 +48,8 @@ def page(scan: Scan, advice: Sequence[Advice]) -> str:
         _first(advice),
         _picture(scan),
         _table("Instances", summary.HEADINGS, [summary.row(one, scan.at) for one in scan.instances]),
+        _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(scan.slices)),
+        *(f'<p class="soft">{escape(line)}</p>' for line in slice_use.notes(scan.slices)),
         _table("Reservations", summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in scan.capacity]),
         _table(
             "Not read",

@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from gpufleet.costs import slice_use
 from gpufleet.domain import money
 from gpufleet.domain.durations import render as render_duration
 from gpufleet.domain.model import Cloud
 from gpufleet.scan.advice import Advice
-from gpufleet.scan.model import Scan, ScannedCapacity, ScannedInstance, Verdict
+from gpufleet.scan.model import SLICE_WINDOW, Scan, ScannedCapacity, ScannedInstance, Verdict
 
 FIRST: Final = 3
 """Number of things to do first."""
@@ -25,6 +26,8 @@ LONGEST_COMMAND: Final = 700
 """Most characters of a command in a message: Slack accepts 40,000 in all, and cuts longer lines."""
 NARROW: Final = ("instance", "type", "region", "USD/h", "use", "waste USD")
 """Headings for a narrow terminal."""
+SLICES: Final = "Slices and shared accelerators, use in the last hour"
+"""Title of their table."""
 CAPACITY_HEADINGS: Final = ("account", "place", "id", "kind", "type", "total", "unused", "USD/h unused")
 
 
@@ -187,6 +190,7 @@ def document(scan: Scan, advice: Sequence[Advice], api_calls: Mapping[str, int])
         "at": scan.at.isoformat(),
         "window_s": int(scan.window.total_seconds()),
         "idle_window_s": int(scan.idle_window.total_seconds()),
+        "slice_window_s": int(SLICE_WINDOW.total_seconds()),
         "totals": {
             "instances": found.instances,
             "running": found.running,
@@ -270,6 +274,7 @@ def _instance(one: ScannedInstance) -> dict[str, Any]:
         "idle_hours": one.idle_hours,
         "measured_hours": one.measured_hours,
         "waste_usd": str(one.waste) if one.usd_per_hour is not None else None,
+        "slices": slice_use.document(one.slices),
     }
 
 

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
+from app.cost_sources import ENERGY_NAMES
 from app.unit_names import UNIT_NAMES
 from gpufleet.costs import focus, slice_view
 from gpufleet.costs.collector import CollectorSources, FleetFacts, PoolFacts, collect
+from gpufleet.costs.commitments import DeclaredCosts
 from gpufleet.costs.digest import Digest, all_waste_lines
 from gpufleet.costs.digest import as_text as digest_text
 from gpufleet.costs.document import document
@@ -28,6 +30,7 @@ from gpufleet.costs.samples import RawSeries
 from gpufleet.costs.savings import Savings
 from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain import money
+from gpufleet.domain.energy import GridFactor
 from gpufleet.domain.instance_history import InstanceHistory, InstanceRecord
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.money import ZERO
@@ -248,6 +251,51 @@ def test_focus_rows_of_a_divided_node_are_its_slices_and_add_up(engine: Engine) 
     }
     bill = sum((Decimal(row["EffectiveCost"] or 0) for row in table), Decimal(0))
     assert abs(bill - money.usd(found.total.allocation)) < Decimal("0.000001")
+
+
+def with_energy(engine: Engine, factor: GridFactor | None) -> Report:
+    """The report of the divided node, whose device used 200 W in both hours."""
+    sources = replace(three_tenants().as_sources(), energy=ENERGY_NAMES)
+    collect(engine, sources, replace(FACTS, declared=DeclaredCosts(carbon=factor)), at(7200))
+    return report(engine)
+
+
+def focus_sums(found: Report, column: str, by: str) -> dict[tuple[str | None, str | None], Decimal | None]:
+    """A column by instance and another column; None: some rows of it are unknown."""
+    sums: dict[tuple[str | None, str | None], Decimal | None] = {}
+    for row in focus.rows([found], "account"):
+        key, value, known = (row["ResourceId"], row[by]), row[column], sums.get((row["ResourceId"], row[by]), ZERO)
+        sums[key] = None if value is None or known is None else known + Decimal(value)
+    return sums
+
+
+def test_focus_divides_the_energy_of_a_node_over_its_slices_like_its_cost(engine: Engine) -> None:
+    """An idle slice gets the same part as a busy one of its size."""
+    found = with_energy(engine, GridFactor(grams_per_kwh=Decimal(379), source="a list, 2025"))
+    joules, grams = (focus_sums(found, name, "x_SliceUsers") for name in ("x_EnergyJoules", "x_CarbonGrams"))
+    ((_, measured),) = found.energies
+    assert measured.use.millijoules > 1_300_000_000
+    for column, whole in (
+        ("x_EnergyJoules", Decimal(measured.use.millijoules) / 1_000),
+        ("x_IdleEnergyJoules", Decimal(measured.use.idle_mj) / 1_000),
+        ("x_EnergyMeasuredSeconds", Decimal(measured.use.measured_us) / 1_000_000),
+    ):
+        sums = focus_sums(found, column, "x_SliceUsers")
+        assert sums.pop(("i-whole", None)) is None, "not measured"
+        assert sum(value or ZERO for value in sums.values()) == whole, column
+    for row in found.slices.rows:
+        part, name = Decimal(row.allocated_mj or 0) / 1_000, ("i-1", " ".join(row.key.users) or None)
+        assert abs((joules[name] or ZERO) - part) <= Decimal("0.002"), "as in the report by slice"
+        assert abs((grams[name] or ZERO) - part * 379 / 3_600_000) < Decimal("0.00001")
+    assert abs((joules["i-1", "ns/one"] or ZERO) - (joules["i-1", "ns/two"] or ZERO)) <= Decimal("0.002")
+
+
+def test_focus_has_no_co2e_of_slices_without_a_stated_factor(engine: Engine) -> None:
+    found = with_energy(engine, None)
+    assert None not in (
+        one for (name, _), one in focus_sums(found, "x_EnergyJoules", "x_SliceId").items() if name == "i-1"
+    )
+    assert set(focus_sums(found, "x_CarbonGrams", "x_SliceId").values()) == {None}
 
 
 def test_report_without_slices_is_as_before(engine: Engine) -> None:

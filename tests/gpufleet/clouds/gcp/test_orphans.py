@@ -98,7 +98,7 @@ def test_unmanaged_instances_are_judged_by_prometheus_data(
         "unmeasured": Reason.METRICS_MISSING,
     }
     assert (code, answer["idle"]) == (Exit.FOUND, 1)
-    assert (answer["unusable_metrics"], answer["slices"]["rows"]) == ([], [])
+    assert (answer["unusable_metrics"], answer["slices"]["rows"], answer["slices"]["units"]) == ([], [], [])
     assert answer["api_calls"] == {
         "compute:instances.aggregated_list": 1,
         "prometheus:/api/v1/status/config": 1,
