@@ -96,6 +96,8 @@ class PoolGroups:
     """Subnet by zone."""
     tags: Mapping[CapacityType, Mapping[str, str]]
     hooks: tuple[LifecycleHook, ...]
+    adopted: Mapping[str, str]
+    """Existing group by the key of the group that it becomes, in the settings."""
     close_together: bool = False
     """Whether its groups have a placement group."""
 
@@ -125,6 +127,7 @@ def groups_of(settings: Settings, pool: PoolSettings) -> PoolGroups:
         subnets=given.subnets if given else {},
         tags={kind: owned.tags(kind) for kind in CapacityType},
         hooks=(group_shape.ready_hook(), group_shape.drain_hook(pool.drain_deadline)),
+        adopted=pool.adopt,
         close_together=pool.network == "efa",
     )
 
@@ -151,7 +154,7 @@ def compare(existing: ExistingGroup, pool: PoolGroups, siblings: Mapping[str, Ex
     ]
     if shape is not None:
         refusals += [*_of_shape(existing, shape), *_of_place(existing, shape, pool)]
-        refusals += _of_siblings(existing, shape, siblings)
+        refusals += _of_siblings(existing, shape, pool, siblings)
     return Adoption(
         group=existing.name,
         pool=pool.pool,
@@ -208,12 +211,21 @@ def _of_owner(existing: ExistingGroup, pool: PoolGroups) -> Iterator[Refusal]:
 
 
 def _of_siblings(
-    existing: ExistingGroup, shape: GroupShape, siblings: Mapping[str, ExistingGroup]
+    existing: ExistingGroup, shape: GroupShape, pool: PoolGroups, siblings: Mapping[str, ExistingGroup]
 ) -> Iterator[Refusal]:
+    adopted = pool.adopted.get(shape.key, existing.name)
+    if adopted != existing.name:
+        yield Refusal(
+            code=RefusalCode.POOL_HAS_GROUP,
+            detail=f"the settings of the pool adopt {adopted} as {shape.key}",
+            remedy="remove that from `adopt` of the pool, or adopt this group into a new pool",
+        )
     for name, other in sorted(siblings.items()):
         kind = other.tags.get(tags.CAPACITY_TYPE)
         same_zone = shape.capacity_type is not CapacityType.SPOT or other.zones == shape.zones
-        if name != existing.name and kind is not None and kind.value == shape.capacity_type and same_zone:
+        if name in (existing.name, adopted) or kind is None:
+            continue
+        if kind.value == shape.capacity_type and same_zone:
             yield Refusal(
                 code=RefusalCode.POOL_HAS_GROUP,
                 detail=f"the pool has its own group {name} for {shape.key}, which would be deleted",

@@ -14,8 +14,8 @@ from cli.files import write_json, write_text
 from cli.options import JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.settings import PREFIX, read_config
-from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.existing_groups import AwsExistingGroups
+from gpufleet.clouds.aws.calls import NOT_ALLOWED, AwsCalls
+from gpufleet.clouds.aws.existing_groups import ACTIONS, AwsExistingGroups
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PoolSettings, Settings
@@ -90,7 +90,8 @@ def _compared(settings: Settings, pool: PoolSettings, group: str) -> Adoption:
         existing = source.read(group)
         siblings = source.of_pool(settings.environment, pool.name)
     except CloudError as error:
-        raise AppError(str(error)) from error
+        needed = f"; the command needs {', '.join(ACTIONS)}" if error.code in NOT_ALLOWED else ""
+        raise AppError(f"{error}{needed}") from error
     return compare(existing, groups_of(settings, pool), siblings)
 
 
@@ -105,7 +106,7 @@ def _show(found: Adoption) -> None:
     for one in found.changes:
         _print(f"  {one.field.ljust(width)}  {one.before} -> {one.after}")
     _print(
-        f"Its {found.instances} instances keep running, with their tags and their launch template, until"
+        f"Its running instances ({found.instances}) keep their tags and their launch template, until"
         " `gpufleet rollout` replaces them."
     )
 
@@ -119,6 +120,8 @@ def _show_next(found: Adoption, settings: Path, place: Path, *, written: bool) -
     _print(f"  pulumi import --file {place} --stack {stack} --protect=false --generate-code=false")
     _print(f"  pulumi preview --diff --stack {stack}    # an update of the group, no replacement")
     _print(f"  pulumi up --stack {stack}")
+    _print(f"  gpufleet pause {found.pool} --until-resumed --reason adoption    # on the control host")
+    _print(f"  gpufleet rollout {found.pool} --apply && gpufleet resume {found.pool}")
 
 
 def _print(line: str) -> None:

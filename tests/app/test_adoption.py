@@ -37,6 +37,7 @@ POOL = PoolGroups(
     subnets={"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"},
     tags={kind: OWNED.tags(kind) for kind in CapacityType},
     hooks=HOOKS,
+    adopted={},
 )
 MEMBER = GroupMember(id="i-1", machine_type="g6.xlarge", capacity_type=CapacityType.ON_DEMAND, state="InService")
 GROUP = ExistingGroup(
@@ -258,6 +259,13 @@ def test_pool_that_cannot_adopt_is_refused_with_a_code(pool: dict[str, Any], exp
 def test_pool_never_loses_its_own_group(kind: str, zones: tuple[str, ...], expected: list[RefusalCode]) -> None:
     own = replace(GROUP, name="chat-on-demand-1", zones=zones, **tagged(**{"gpu-fleet:capacity-type": kind}))
     assert codes(GROUP, POOL, **{own.name: own}) == expected
+
+
+def test_pool_that_adopts_another_group_is_refused() -> None:
+    pool = replace(POOL, adopted={"on-demand": "earlier"})
+    own = replace(GROUP, name="earlier", **tagged(**{"gpu-fleet:capacity-type": "on-demand"}))
+    assert codes(GROUP, pool, **{own.name: own}) == [RefusalCode.POOL_HAS_GROUP]
+    assert codes(GROUP, replace(POOL, adopted={"on-demand": GROUP.name})) == []
 
 
 FILE = """\

@@ -1,7 +1,8 @@
-"""`gpufleet import`: what it shows and writes, and what it refuses."""
+"""`gpufleet import`: what it shows and writes, what it calls, and what it refuses."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from app.errors import AppError
 from cli import import_group
 from cli.commands import build
 from cli.settings import problems_of
+from gpufleet.clouds.aws.calls import AwsCalls
+from gpufleet.clouds.aws.existing_groups import ACTIONS
 from gpufleet.domain.existing_group import ExistingGroup
 from gpufleet.settings import KEY
+from gpufleet.toolchain.folders import ROOT
+from tests.fixtures.clouds.aws_clockwork import Clockwork, clockwork
 from tests.fixtures.stacks.settings_files import AWS, GCP, changed
 
 SUBNETS = {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b", "us-east-1c": "subnet-c"}
@@ -71,9 +76,9 @@ def of_aws(folder: Path) -> Path:
     return written(folder, changed(AWS, changes))
 
 
-def run(path: Path, *options: str, pool: str | None = None) -> Result:
+def run(path: Path, *options: str, pool: str | None = None, group: str = "inference") -> Result:
     name = pool or yaml.safe_load(path.read_text())["config"][KEY]["pools"][0]["name"]
-    command = ["import", "--group", "inference", "--pool", name, "--settings", str(path), *options]
+    command = ["import", "--group", group, "--pool", name, "--settings", str(path), *options]
     return CliRunner().invoke(build("import_group"), command)
 
 
@@ -135,3 +140,57 @@ def test_unknown_pool_is_refused(tmp_path: Path) -> None:
     error = run(of_aws(tmp_path), pool="missing").exception
     assert isinstance(error, AppError)
     assert "has no pool missing" in str(error)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clockwork]:
+    """An emulated AWS with the group and one member."""
+    with clockwork(tmp_path_factory.mktemp("cloud")) as cloud:
+        cloud.group("inference")
+        cloud.run(60)
+        yield cloud
+
+
+@pytest.fixture
+def calls(emulated: Clockwork, monkeypatch: pytest.MonkeyPatch) -> AwsCalls:
+    """The calls of a command, which the emulated AWS answers."""
+    made = AwsCalls("us-east-1", emulated.client)
+    monkeypatch.setattr(import_group, "AwsCalls", lambda _: made)
+    return made
+
+
+def of_emulated(folder: Path, cloud: Clockwork) -> Path:
+    path = of_aws(folder)
+    document = yaml.safe_load(path.read_text())
+    document["config"][KEY]["account"] = cloud.client("sts").get_caller_identity()["Account"]
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def test_calls_are_those_of_the_documented_actions(tmp_path: Path, emulated: Clockwork, calls: AwsCalls) -> None:
+    assert run(of_emulated(tmp_path, emulated)).exit_code == 3, "the group is in another network"
+    made = {f"{service}:{emulated.client(service).meta.method_to_api_mapping[operation]}"
+            for service, operation in (name.split(":") for name in calls.counts)}  # fmt: skip
+    assert made - {"sts:GetCallerIdentity"} == set(ACTIONS)
+    guide = (ROOT / "docs" / "first-week.md").read_text("utf-8")
+    (line,) = [line for line in guide.splitlines() if line.startswith("A preview needs `autoscaling:")]
+    assert re.findall(r"Describe\w+", line) == [action.partition(":")[2] for action in ACTIONS]
+
+
+def test_unknown_group_is_an_error_with_region_and_similar_names(
+    tmp_path: Path, emulated: Clockwork, calls: AwsCalls
+) -> None:
+    for name, hint in (("inferense", "; similar names: inference"), ("other", ""), ("", "")):
+        error = run(of_emulated(tmp_path, emulated), group=name).exception
+        assert str(error) == f"there is no group {name!r} in us-east-1, the region of the settings{hint}"
+
+
+def test_missing_permission_is_an_error_with_all_that_are_needed(
+    tmp_path: Path, emulated: Clockwork, calls: AwsCalls
+) -> None:
+    emulated.ask(
+        "api-fault", service="ec2", operation="DescribeVolumes", code="UnauthorizedOperation", status=403, times=1
+    )
+    error = str(run(of_emulated(tmp_path, emulated)).exception)
+    assert "ec2:describe_volumes in us-east-1 was refused: UnauthorizedOperation" in error
+    assert error.endswith(f"the command needs {', '.join(ACTIONS)}")

@@ -88,11 +88,11 @@ class OrphanObservation:
 
 
 def unmanaged_instances(instances: Sequence[Instance], documents: Collection[FleetDocument]) -> tuple[Instance, ...]:
-    """Running instances that no pool of these fleets owns."""
+    """Running instances that no pool of these fleets owns. Those of an adopted group have no environment's tag."""
     known = [(document.environment, document.group_names()) for document in documents]
 
     def has_owner(instance: Instance) -> bool:
-        return any(instance.environment == name and owning_pool(groups, instance) for name, groups in known)
+        return any(instance.environment in (None, name) and owning_pool(groups, instance) for name, groups in known)
 
     return tuple(i for i in instances if i.alive and not has_owner(i))
 

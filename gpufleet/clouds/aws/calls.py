@@ -36,6 +36,8 @@ _CREDENTIALS: Final = (
     SSOError,
     TokenRetrievalError,
 )
+NOT_ALLOWED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+"""Codes of a CloudError if the credentials lack a permission."""
 NO_CREDENTIALS: Final = "NoCredentials"
 """Code of a CloudError if there are no credentials, or if they cannot be renewed (an expired SSO session)."""
 _MAKING: Final = threading.Lock()
@@ -57,7 +59,7 @@ class AwsCalls:
     """The AWS clients of one region. All calls use this class."""
 
     def __init__(self, region: str, client: Callable[[str], Any] | None = None) -> None:
-        self._region = region
+        self.region = region
         self._given = client
         self._clients: dict[tuple[str, bool], Any] = {}
         self.counts: dict[str, int] = {}
@@ -88,7 +90,7 @@ class AwsCalls:
             for page in self._client(service).get_paginator(operation).paginate(**arguments):
                 self._count(name)
                 if key not in page:
-                    raise CloudError(f"{name} in {self._region}: a page contains no {key}, so the list is incomplete")
+                    raise CloudError(f"{name} in {self.region}: a page contains no {key}, so the list is incomplete")
                 yield from page[key]
         except ClientError as error:
             self._count(name)
@@ -109,7 +111,7 @@ class AwsCalls:
             return self._clients[service, retried]
 
     def _of_session(self, service: str, retried: bool) -> Any:
-        client = _session().create_client(service, region_name=self._region, config=CONFIG if retried else ONCE)
+        client = _session().create_client(service, region_name=self.region, config=CONFIG if retried else ONCE)
         return lean(client) if service == "ec2" else client
 
     def _failed(self, name: str, error: Exception) -> CloudError:
@@ -118,9 +120,9 @@ class AwsCalls:
             with _MAKING:
                 self._clients.clear()
         code = NO_CREDENTIALS if isinstance(error, _CREDENTIALS) else ""
-        return CloudError(f"{name} in {self._region} failed: {error}", code)
+        return CloudError(f"{name} in {self.region} failed: {error}", code)
 
     def _refused(self, name: str, error: ClientError) -> CloudError:
         detail = error.response.get("Error", {})
         code = str(detail.get("Code", ""))
-        return CloudError(f"{name} in {self._region} was refused: {code}: {detail.get('Message', error)}", code)
+        return CloudError(f"{name} in {self.region} was refused: {code}: {detail.get('Message', error)}", code)

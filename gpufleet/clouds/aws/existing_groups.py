@@ -1,6 +1,7 @@
 """Reads an Auto Scaling group that no fleet manages, before it is adopted. Reads only."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from gpufleet.clouds.aws.calls import AwsCalls
@@ -38,10 +39,13 @@ class AwsExistingGroups:
         return str(self._calls.one("sts", "get_caller_identity")["Account"])
 
     def read(self, name: str) -> ExistingGroup:
-        """Return the group with this name."""
-        found = list(self._described(AutoScalingGroupNames=[name]))
+        """Return the group with this name. The error for a wrong name lists similar ones."""
+        found = list(self._described(AutoScalingGroupNames=[name])) if name else []
         if not found:
-            raise CloudError(f"the cloud has no group {name} in this account and region")
+            known = [raw["AutoScalingGroupName"] for raw in self._described()]
+            similar = get_close_matches(name, known)
+            hint = f"; similar names: {', '.join(similar)}" if similar else ""
+            raise CloudError(f"there is no group {name!r} in {self._calls.region}, the region of the settings{hint}")
         try:
             return self._read(found[0])
         except MALFORMED as error:

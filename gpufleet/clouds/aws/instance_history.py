@@ -1,12 +1,12 @@
 """History of EC2 instances, and paid capacity reservations."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.inventory import AwsInventory, one_by_one
+from gpufleet.clouds.aws.calls import NOT_ALLOWED, AwsCalls
+from gpufleet.clouds.aws.inventory import FILTERED, GROUP_TAG, AwsInventory, one_by_one
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
@@ -14,7 +14,6 @@ from gpufleet.domain.model import Cloud
 from gpufleet.domain.ownership import NO_GROUPS, OwnedGroup
 
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-_NOT_ALLOWED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
 _PAID_STATES: Final = frozenset({"active", "expired"})
 """States of reservations that are paid, or were paid until their end date.
 
@@ -24,7 +23,10 @@ that it was seen active.
 
 
 class AwsInstanceHistory(AwsInventory):
-    """The instances of an environment, including terminated ones while EC2 lists them (about an hour)."""
+    """The instances of an environment, including terminated ones while EC2 lists them (about an hour).
+
+    Members of its groups count without its tag, too: instances of an adopted group cost money.
+    """
 
     def __init__(
         self, calls: AwsCalls, region: str, environment: str, groups: Mapping[str, OwnedGroup] = NO_GROUPS
@@ -34,8 +36,18 @@ class AwsInstanceHistory(AwsInventory):
 
     def history(self) -> InstanceHistory:
         """Records of all instances, and an error for each unreadable one. Raises CloudError if a page fails."""
-        found, errors = one_by_one(self._listed(self._filters), self._record)
+        found, errors = one_by_one((*self._listed(self._filters), *self._untagged_members()), self._record)
         return InstanceHistory(records=found, errors=errors)
+
+    def _untagged_members(self) -> Iterator[Mapping[str, Any]]:
+        """Members of the groups that have the tag of no environment."""
+        names = sorted(self._groups)
+        for start in range(0, len(names), FILTERED):
+            of_groups = [{"Name": f"tag:{GROUP_TAG}", "Values": names[start : start + FILTERED]}]
+            for raw in self._listed(of_groups):
+                written = {tag["Key"]: tag["Value"] for tag in raw.get("Tags", ())}
+                if tags.ENVIRONMENT not in written and written.get(GROUP_TAG) in self._groups:
+                    yield raw
 
     def _record(self, raw: Mapping[str, Any]) -> InstanceRecord:
         return InstanceRecord(instance=self._instance(raw), ended_at=ended_at(raw))
@@ -68,7 +80,7 @@ class AwsInstanceHistory(AwsInventory):
                     return found
                 more = {"NextToken": answer["NextToken"]}
         except CloudError as error:
-            if error.code in _NOT_ALLOWED:
+            if error.code in NOT_ALLOWED:
                 return None
             raise
 

@@ -16,7 +16,7 @@ PAGE: Final = 1000
 MALFORMED: Final = (KeyError, AttributeError, TypeError, ValueError)
 """Exceptions from reading a response with missing fields or wrong types."""
 _T = TypeVar("_T")
-_FILTERED: Final = 200
+FILTERED: Final = 200
 """Maximum values of one filter."""
 _STATES: Final = {
     "pending": InstanceState.PENDING,
@@ -150,8 +150,8 @@ class AwsInventory:
         EC2 rejects a list of ids if one id is no longer known.
         """
         found: list[Instance] = []
-        for start in range(0, len(instance_ids), _FILTERED):
-            named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + _FILTERED])}]
+        for start in range(0, len(instance_ids), FILTERED):
+            named = [{"Name": "instance-id", "Values": list(instance_ids[start : start + FILTERED])}]
             found += (one for one in one_by_one(self._listed(named), self._instance)[0] if not one.alive)
         return found
 

@@ -45,9 +45,9 @@ CLAIMS = [
 ]
 
 
-def aws(group: str | None, written: Mapping[str, str], machine_type: str = "g6.xlarge") -> AwsCalls:
+def raw(group: str | None, written: Mapping[str, str], machine_type: str = "g6.xlarge") -> dict[str, Any]:
     of_group = {} if group is None else {GROUP_TAG: group}
-    raw = {
+    return {
         "InstanceId": "i-1",
         "InstanceType": machine_type,
         "Placement": {"AvailabilityZone": f"{ZONE}"},
@@ -56,7 +56,10 @@ def aws(group: str | None, written: Mapping[str, str], machine_type: str = "g6.x
         "PrivateIpAddress": "10.9.9.9",
         "Tags": [{"Key": key, "Value": value} for key, value in {**written, **of_group}.items()],
     }
-    return calls({"Reservations": [{"Instances": [raw]}]}, REGION)
+
+
+def aws(group: str | None, written: Mapping[str, str], machine_type: str = "g6.xlarge") -> AwsCalls:
+    return calls({"Reservations": [{"Instances": [raw(group, written, machine_type)]}]}, REGION)
 
 
 def is_replica(instance: Instance) -> bool:
@@ -73,6 +76,37 @@ def test_on_aws_the_group_tag_decides_membership(
     assert one.claimed_pool == (None if member else "legal")
     assert is_replica(one) is member
     assert not one.is_infrastructure, "who claims a pool is not hidden among routers and control host"
+
+
+class Filtering(AwsCalls):
+    """Calls with one instance as answer, if it has the tag of the filter."""
+
+    def __init__(self, instance: Mapping[str, Any]) -> None:
+        super().__init__(REGION)
+        self.instance = instance
+        self.written = {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        (wanted,) = arguments["Filters"]
+        listed = self.written.get(wanted["Name"].removeprefix("tag:")) in wanted["Values"]
+        yield {"Instances": [self.instance] if listed else []}
+
+
+@pytest.mark.parametrize(
+    ("group", "written", "records"),
+    [
+        pytest.param("legal-a", {}, ["legal"], id="a member of an adopted group"),
+        pytest.param("legal-a", OURS, ["legal"], id="a member with the tags"),
+        pytest.param("legal-a", {tags.ENVIRONMENT: "dev"}, [], id="with the tag of another environment"),
+        pytest.param("other", {}, [], id="a member of another group"),
+    ],
+)
+def test_members_without_the_tag_of_an_environment_have_one_record(
+    group: str, written: Mapping[str, str], records: list[str]
+) -> None:
+    calls = Filtering(raw(group, written))
+    found = AwsInstanceHistory(calls, REGION, "prod", GROUPS).history().records
+    assert [record.instance.pool for record in found] == records
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Instance refresh of the embedded cloud, with a real boto3 client and the real process."""
 
+from pathlib import Path
+
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.fixtures.clouds.aws_clockwork import clockwork
 from tests.fixtures.clouds.emulator import RunningCloud, make_group, make_template, wait_for
 
 
@@ -53,3 +56,18 @@ def test_refresh_without_a_healthy_minimum_replaces_all_at_once(cloud: RunningCl
     preferences = {"MinHealthyPercentage": 0, "MaxHealthyPercentage": 100, "InstanceWarmup": 0}
     cloud.client("autoscaling").start_instance_refresh(AutoScalingGroupName="careless", Preferences=preferences)
     wait_for("no instance in service", lambda: not cloud.in_service("careless"))
+
+
+def test_refresh_of_an_on_demand_group_launches_no_spot_instance(tmp_path: Path) -> None:
+    with clockwork(tmp_path) as cloud:
+        cloud.group("on-demand", size=2, mixed=True)
+        cloud.run(60)
+        cloud.scaling.start_instance_refresh(
+            AutoScalingGroupName="on-demand",
+            Preferences={"MinHealthyPercentage": 100, "MaxHealthyPercentage": 150, "InstanceWarmup": 0},
+        )
+        seen: set[str] = set()
+        while len(seen) < 3:
+            cloud.run(5)
+            seen |= {key for key, _ in cloud.members("on-demand")}
+        assert not [key for key in seen if cloud.instance(key).get("InstanceLifecycle") == "spot"]

@@ -44,6 +44,7 @@ def stopping(**changes: Any) -> OrphanPolicy:
         pytest.param({"pool": "gone", "group": "gone-a"}, True, id="of a pool that is no more"),
         pytest.param({"group": None}, True, id="of a pool and no group"),
         pytest.param({"group": "batch-spot-a-killed"}, True, id="of a group that its pool has not"),
+        pytest.param({"environment": None, "pool": None}, False, id="of an adopted group, without the fleet's tags"),
         pytest.param({"environment": "other"}, True, id="a pool of that name, elsewhere"),
         pytest.param({"environment": None, "pool": None, "group": None}, True, id="without tags"),
         pytest.param({"group": None, "state": InstanceState.STOPPED}, False, id="stopped"),

@@ -287,10 +287,12 @@ class EmulatedGroup(FakeAutoScalingGroup):
         mix = inner(self.mixed_instances_policy, "InstancesDistribution")
         base = int(mix.get("OnDemandBaseCapacity") or 0)
         percentage = mix.get("OnDemandPercentageAboveBaseCapacity")
-        above = max(0, (self.desired_capacity or 0) - base)
+        there = [member for member in self.members if member.counts]
+        # an instance refresh launches replacements above the desired size
+        above = max(0, max(self.desired_capacity or 0, len(there) + 1) - base)
         share = 100 if percentage is None else int(percentage)
         full_price = base + -(-above * share // 100)
-        have = sum(1 for m in self.members if m.counts and m.instance.kind is Kind.ON_DEMAND)
+        have = sum(1 for member in there if member.instance.kind is Kind.ON_DEMAND)
         return Kind.ON_DEMAND if have < full_price else Kind.SPOT
 
     def subnets(self) -> list[Any]:
