@@ -18,12 +18,12 @@ from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.prices.book import machine_sku
 from gpufleet.prices.packaged import PackagedPrices
-from gpufleet.settings import KEY, file
+from gpufleet.settings import KEY, file, reading
 from gpufleet.settings.environment import Settings
 from gpufleet.settings.file import FileError
 from gpufleet.settings.problems import Problem, SettingsError
-from gpufleet.settings.reading import json_schema
-from stacks import accelerator_checks, reading
+from stacks import accelerator_checks
+from stacks.checks import check as check_values
 
 PREFIX = "Pulumi."
 
@@ -64,7 +64,7 @@ def check(files: Files, as_json: JsonOption = False) -> None:
 @settings_app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of settings files, which editors use for completion and checks."""
-    print_json(json_schema())
+    print_json(reading.json_schema())
 
 
 @settings_app.command("diff")
@@ -99,18 +99,25 @@ def _check(path: Path) -> tuple[tuple[Problem, ...], str]:
     config = read_config(path)
     today = datetime.now(UTC).date()
     stack = path.stem.removeprefix(PREFIX) if path.name.startswith(PREFIX) else None
+    of_form: tuple[Problem, ...] = ()
     try:
-        settings = reading.parse(config, str(path), today, stack)
+        settings = reading.read(config, str(path), stack)
     except SettingsError as error:
-        return error.problems, ""
-    problems = (
+        of_form = error.problems
+        settings = reading.despite_problems(config)
+    if settings is None:
+        return of_form, ""
+    reported = {problem.path for problem in of_form}
+    others = (
+        *check_values(settings, today),
         *policy_exceptions.problems(settings, today),
         *_without_price(settings),
         *settings_image.problems(settings),
         *_overdue_reviews(settings, today),
         *_shared_projects(settings, path),
     )
-    return problems, accelerator_checks.not_tried(settings)
+    new = (one for one in others if not any(f"{one.path}.".startswith(f"{place}.") for place in reported))
+    return (*of_form, *new), accelerator_checks.not_tried(settings)
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
@@ -172,7 +179,10 @@ def _without_price(settings: Settings) -> Iterator[Problem]:
     if not here:
         return
     stated = {price.sku for price in settings.prices}
+    known = {machine.name for machine in catalogue.machines(settings.cloud)}
     for place, name, kind in _machine_types(settings):
+        if name not in known:
+            continue  # another check reports it
         sku = machine_sku(settings.cloud, name, kind)
         # the lists have no prices of AWS spot and of flex-start: a type without a list price is not sold as these
         # either
@@ -183,7 +193,8 @@ def _without_price(settings: Settings) -> Iterator[Problem]:
         as_spot = "as spot " if kind is CapacityType.SPOT else ""
         yield Problem(
             path=f"{KEY}.pools.{place}",
-            wrong=f"has no price {as_spot}in {settings.region} in the packaged list, so it may not be sold there",
+            wrong=f"has no price {as_spot}in {settings.region} in the packaged list, "
+            "so its cost is unknown and it may not be sold there",
             value=name,
             remedy=f"choose {_similar_types(settings, here, kind, name)}, or state its price under prices",
         )

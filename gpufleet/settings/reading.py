@@ -62,6 +62,30 @@ def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Se
     return settings
 
 
+_EMPTY_SECRETS: Final[Mapping[str, Any]] = {"engine_key": "", "orders": {"private_key": "", "public_keys": ()}}
+"""Required settings that files of release 0.1 lack."""
+
+
+def despite_problems(config: Mapping[str, Any]) -> Settings | None:
+    """Return settings that `read` refused, so that checks of values report their errors in the same run.
+
+    They lack their unknown keys, and missing names of secrets are empty. None: other values are invalid, too.
+    """
+    fleet: Any = config.get(KEY)
+    if not is_map(fleet):
+        return None
+    raw: dict[str, Any] = {**_EMPTY_SECRETS, **fleet}
+    _region(raw, config)
+    try:
+        return Settings.model_validate(raw)
+    except ValidationError as error:
+        unknown_keys = [item["loc"] for item in error.errors() if item["type"] in UNKNOWN_KEY]
+    try:
+        return Settings.model_validate(_without(raw, unknown_keys))
+    except ValidationError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The parts of an environment's settings that the policy pack and the plan's cost need.

@@ -352,7 +352,7 @@ def test_a_machine_type_without_a_price_in_the_region_is_reported(tmp_path: Path
     )
     assert [str(problem) for problem in command.problems_of(path)] == [
         f"{FLEET}.pools.1.capacity.on_demand.machine_types.1: has no price in us-central1 in the packaged list, "
-        "so it may not be sold there (is 'a3-ultragpu-8g'); "
+        "so its cost is unknown and it may not be sold there (is 'a3-ultragpu-8g'); "
         "choose another machine type, or state its price under prices"
     ]
 

@@ -40,29 +40,26 @@ class Upgrade:
 
 def test_settings_for_aws_are_upgraded_by_what_errors_state(tmp_path: Path) -> None:
     fleet = Upgrade(AWS, tmp_path)
-    errors = fleet.errors()
-    assert [line.split(":")[0] for line in errors] == ["engine_key", "orders", "agent_token"]
-    assert "orders and engine_key replace it since release 0.2: `gpufleet bootstrap`" in errors[2]
-    del fleet.fleet["agent_token"]
-    fleet.fleet |= {"engine_key": "/gpu-fleet/prod/engine-key", "orders": ORDERS}
-
-    errors = fleet.errors()
-    remedies = {line.split(": ")[0]: line.split("; ", 1)[1] for line in errors}
+    of_form, errors = fleet.errors()[:3], fleet.errors()[3:]
+    assert [line.split(":")[0] for line in of_form] == ["engine_key", "orders", "agent_token"]
+    assert "orders and engine_key replace it since release 0.2: `gpufleet bootstrap`" in of_form[2]
+    assert errors[-1] == (
+        "policies.exceptions.0.rule: is not a rule of the policy pack (is 'no-wildcard-iam');"
+        " name a rule; similar names: iam-in-list"
+    )
+    remedies = {line.split(": ")[0]: line.split("; ", 1)[1] for line in errors[:-1]}
     variables = {f"pools.0.engine.env.{name}": "remove it" for name in ("XDG_CACHE_HOME", "USER", "LOGNAME")}
     assert remedies == {
         "ledger_url": "write ledger_url as postgresql://USER@HOST/DATABASE?sslmode=verify-full&sslrootcert=FILE",
         "orphans.0.gpu_job": "write gpu_job: accelerator, or remove it",
         **variables,
     }
+
+    del fleet.fleet["agent_token"]
+    fleet.fleet |= {"engine_key": "/gpu-fleet/prod/engine-key", "orders": ORDERS}
     fleet.fleet["ledger_url"] += "?sslmode=verify-full&sslrootcert=/etc/ssl/ledger.pem"
     fleet.fleet["orphans"][0]["gpu_job"] = "accelerator"
     del fleet.fleet["pools"][0]["engine"]["env"]
-
-    (error,) = fleet.errors()
-    assert error == (
-        "policies.exceptions.0.rule: is not a rule of the policy pack (is 'no-wildcard-iam');"
-        " name a rule; similar names: iam-in-list"
-    )
     fleet.fleet["policies"]["exceptions"][0]["rule"] = "iam-in-list"
     assert fleet.errors() == []
 
@@ -71,14 +68,27 @@ def test_settings_for_google_are_upgraded_by_what_errors_state(tmp_path: Path) -
     fleet = Upgrade(GOOGLE, tmp_path)
     other = fleet.path.with_name("Pulumi.gcp-staging.yaml")
     other.write_text(yaml.safe_dump({"config": fleet.config | {KEY: fleet.fleet | {"environment": "staging"}}}))
-    assert [line.split(":")[0] for line in fleet.errors()] == ["engine_key", "orders", "agent_token"]
-    del fleet.fleet["agent_token"]
-    fleet.fleet |= {"engine_key": "gpu-fleet-dev-engine-key", "orders": GOOGLE_ORDERS}
-    (error,) = fleet.errors()
+    *of_form, error = fleet.errors()
+    assert [line.split(":")[0] for line in of_form] == ["engine_key", "orders", "agent_token"]
     assert error.startswith("account: is also the project of environment staging (Pulumi.gcp-staging.yaml)")
     assert "`shared_project: true` allows a shared one" in error
-    fleet.fleet["shared_project"] = True
+    del fleet.fleet["agent_token"]
+    fleet.fleet |= {"engine_key": "gpu-fleet-dev-engine-key", "orders": GOOGLE_ORDERS, "shared_project": True}
     assert fleet.errors() == []
+
+
+def test_errors_of_form_and_of_values_are_reported_together(tmp_path: Path) -> None:
+    fleet = Upgrade(AWS, tmp_path)
+    pool = fleet.fleet["pools"][0]
+    pool |= {"gpus": 1, "model": "chat-9b"}
+    pool["capacity"]["spot"]["machine_types"] = ["g99.xlarge"]
+    found = [line.split(":")[0] for line in fleet.errors()]
+    assert {"pools.0.gpus", "pools.0.model", "pools.0.capacity.spot.machine_types.0"} < set(found)
+    assert len(found) == len(set(found))
+
+    fleet.fleet["zones"] = 3  # without a valid form of all values, they are not compared
+    of_form = {"engine_key", "orders", "agent_token", "zones", "pools.0.gpus"}
+    assert {line.split(":")[0] for line in fleet.errors()} == of_form
 
 
 def test_a_prometheus_of_the_user_may_still_have_the_job_of_release_0_1(tmp_path: Path) -> None:
