@@ -171,20 +171,48 @@ def test_page_of_running_fleets(live: Live) -> None:
         metrics = client.get("/metrics").text
         assert 'gpufleet_target{environment="test",pool="chat"} 1' in metrics
         assert "gpufleet_ledger_known_until_seconds{" in metrics
+        _history(live, client)
         _keep(live, client)
 
 
-def _keep(live: Live, client: httpx.Client) -> None:
+def _history(live: Live, client: httpx.Client) -> None:
+    """The page shows costs of the pool. A pause holds until a person resumes the pool on the command line."""
+    first = client.get("/history").text
+    assert f"History: {MINE}" in first
+    assert "Costs are known until" in first
+    for by, name in (("pool", "chat"), ("model", "models/chat"), ("team", "tests")):
+        page = client.get("/history", params={"fleet": MINE, "span": "7d", "by": by}).text
+        assert f"Cost over time, by {by}" in page
+        assert f">{name}<" in page
+    assert "The ledger has no costs yet" not in client.get("/history", params={"fleet": OTHER}).text
+    assert client.get("/history", params={"span": "1y"}).status_code == 404
+
+    form = {"fleet": MINE, "pool": "chat", "stamp": _stamp(live, client)}
+    assert "To end it earlier: gpufleet resume chat" in client.post("/pause", data=form).text
+    assert _brakes(client) == [("pause", "chat")]
+    live.run("resume", "chat")
+    wait_for("the end of the pause", lambda: not _brakes(client))
+
+
+def _stamp(live: Live, client: httpx.Client) -> str:
+    """The proof of a form's origin, from a page with a form."""
     about = client.get(f"/instance/{live.instance}", params={"fleet": MINE}).text
     stamp = re.search(r'name="stamp" value="([0-9a-f]+)"', about)
     assert stamp
-    form = {"fleet": MINE, "instance": live.instance, "stamp": stamp[1]}
+    return stamp[1]
+
+
+def _brakes(client: httpx.Client) -> list[tuple[str, str]]:
+    return [(one["kind"], one["scope"]) for one in client.get("/status.json").json()[0]["brakes"]]
+
+
+def _keep(live: Live, client: httpx.Client) -> None:
+    form = {"fleet": MINE, "instance": live.instance, "stamp": _stamp(live, client)}
     assert "is kept until" in client.post("/keep", data=form).text
     written = {tag["Key"]: tag["Value"] for tag in live.cloud.one_member("chat-spot")["Tags"]}
     assert tags.KEEP_UNTIL in written
     assert "kept until" in client.get(f"/instance/{live.instance}", params={"fleet": MINE}).text
-    brakes = client.get("/status.json").json()[0]["brakes"]
-    assert [(one["kind"], one["scope"]) for one in brakes] == [("keep", live.instance)]
+    assert _brakes(client) == [("keep", live.instance)]
 
 
 def test_status_and_top_of_several_fleets(live: Live) -> None:
