@@ -17,7 +17,7 @@ from threading import Thread
 import pytest
 
 from gpufleet.toolchain.folders import PULUMI_VERSION, ROOT, Folders, find_folders
-from scripts.setup import go_build, language_host, pulumi_cli
+from scripts.setup import axe_core, go_build, language_host, pulumi_cli
 from scripts.setup.pulumi_cli import Release
 from scripts.setup.running import SetupError
 
@@ -176,6 +176,47 @@ def test_a_language_host_with_another_hash_is_not_installed(tmp_path: Path) -> N
     with pytest.raises(SetupError, match="(?i)hash"):
         language_host.install(folders)
     assert not list((folders.pulumi_folder / "bin").iterdir())
+
+
+def install_axe_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: str = "package/axe.min.js") -> Path:
+    """Install from a package with `SCRIPT` as this member, by a fake npm. Returns the path of the script."""
+    package, npm = archive(tmp_path, member), tmp_path / "npm"
+    npm.write_text(f'#!/bin/sh\nfor last; do :; done\ncp {package} "$last/axe-core-{axe_core.VERSION}.tgz"\n')
+    npm.chmod(0o755)
+    monkeypatch.setattr(axe_core.shutil, "which", lambda _: str(npm))
+    folders = Folders(root=tmp_path, cache=tmp_path / "cache")
+    folders.cache.mkdir()
+    try:
+        axe_core.install(folders)
+    finally:
+        assert not list(folders.cache.glob(".*")), "nothing temporary is left"
+    return axe_core.place(folders)
+
+
+def test_axe_core_with_the_pinned_hash_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(axe_core, "SHA256", hashlib.sha256(SCRIPT.encode()).hexdigest())
+    assert install_axe_core(tmp_path, monkeypatch).read_text() == SCRIPT
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        pytest.param("package/axe.min.js", f"expected {axe_core.SHA256}: it is not used", id="another hash"),
+        pytest.param("package/axe.js", "package/axe.min.js cannot be read", id="another file"),
+    ],
+)
+def test_another_axe_core_is_not_installed(
+    member: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SetupError, match=re.escape(message)):
+        install_axe_core(tmp_path, monkeypatch, member)
+    assert not axe_core.place(Folders(root=tmp_path, cache=tmp_path / "cache")).exists()
+
+
+def test_axe_core_without_npm_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(axe_core.shutil, "which", lambda _: None)
+    with pytest.raises(SetupError, match=r"no `npm` on PATH.*install Node\.js"):
+        axe_core.install(Folders(root=tmp_path, cache=tmp_path))
 
 
 def test_every_locked_package_comes_from_pypi_with_a_hash() -> None:
