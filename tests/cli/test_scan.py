@@ -80,7 +80,7 @@ def test_scan_distinguishes_idle_busy_and_unknown_instances(cloud: AwsCloud) -> 
     assert idle["usd_per_hour"] == "0.8048" and idle["waste_usd"] == str(168 * 8048 / 10_000)
     assert found["totals"]["waste_usd"] == idle["waste_usd"], "only certainly idle hours are waste"
     (far,) = (one for one in found["instances"] if one["id"] == "i-far")
-    assert far["usd_per_hour"] == "18.2", "the package has no price in this region, but AWS's Price List does"
+    assert far["usd_per_hour"] == "18.2", "the packaged price is over a year old, and AWS's Price List has one"
     assert [one["code"] for one in found["do_first"]] == ["release_capacity", "stop_idle", "use_spot"]
     assert "aws ec2 stop-instances --region us-east-1 --instance-ids i-idle" in found["do_first"][1]["command"]
     (held,) = found["capacity"]
