@@ -14,6 +14,7 @@ from gpufleet.toolchain.folders import ROOT
 from scripts import import_graph, reference
 
 DOCS = ROOT / "docs"
+_FENCE_AS_TEXT = re.compile(r"<code>(?:console|json|promql|python|sh|text|yaml)?\n")
 
 
 def test_every_reason_has_exactly_one_entry() -> None:
@@ -76,6 +77,8 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "first-week.html").exists()
     shown = html.unescape((tmp_path / "reference" / "alerts.html").read_text())
     assert '{job=~"engine|accelerator"}' in shown, "what is copied from a table is what Prometheus reads"
+    # the site's Markdown has no fenced blocks within lists: it shows them as one line of text with the language
+    assert [page.name for page in tmp_path.rglob("*.html") if _FENCE_AS_TEXT.search(page.read_text())] == []
 
 
 def test_every_number_in_the_limits_is_a_benchmark_result() -> None:
