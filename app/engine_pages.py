@@ -62,10 +62,15 @@ def check(engine: str, version: str | None, place: str, window: timedelta) -> Pa
 
 def samples_of(place: str) -> tuple[Sample, ...]:
     """Return the samples of the page at a path or an http URL. Raises AppError."""
+    text = _text(place)
     try:
-        return tuple(parse(_text(place)))
+        found = tuple(parse(text))
     except ValueError as error:
         raise AppError(f"{place}: is not a metrics page: {error}; give a page in Prometheus's text format") from error
+    if found and not text.endswith("\n"):
+        # its last number may have lost digits: 0.87 would be 0
+        raise AppError(f"{place}: is incomplete: its last line does not end with a newline; read the page again")
+    return found
 
 
 def _check_version(version: str) -> None:

@@ -8,7 +8,7 @@ import typer
 from app import accelerator_pages
 from cli.options import JsonOption
 from cli.output import STDOUT, print_json
-from serving.accelerators import CONTRACTS
+from serving.accelerators import CONTRACTS, metrics
 from serving.accelerators import relabelling as accelerator_relabelling
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def check(
         if not document["units"]:
             STDOUT.print(f"no unit: {', '.join(document['unknown'])}", highlight=False)
         for device in found.contradicted:
-            STDOUT.print(f"{device}: energy contradicts power: one of both has another unit", highlight=False)
+            known = metrics.POWER in found.reading.devices[device]
+            power = "power: one of both has another unit" if known else "the power of all accelerators"
+            STDOUT.print(f"{device}: energy contradicts {power}", highlight=False)
     if not found.is_understood:
         raise typer.Exit(UNKNOWN)
 

@@ -1,4 +1,6 @@
-"""Writes and reads Prometheus's text format (0.0.4). Standard library only: it is part of the node agent."""
+"""Writes Prometheus's text format (0.0.4), and reads it and OpenMetrics. Standard library only: it is part of the
+node agent.
+"""
 
 import math
 import re
@@ -8,7 +10,11 @@ from typing import Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-_SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?$")
+_TEXT: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_SAMPLE: Final = re.compile(
+    rf"""([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{{([^"}}]*(?:{_TEXT}[^"}}]*)*)\}})?\s+(\S+)(?:\s+[-+.\deE]+)?(?:\s+#.*)?"""
+)
+"""Name, labels and value; then a timestamp (OpenMetrics: with fractions) and an exemplar of OpenMetrics, unused."""
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"\s*(?:,|$)')
 _UNESCAPE: Final = re.compile(r"\\(.)")
 
@@ -52,11 +58,11 @@ def _escape(value: str) -> str:
 
 def parse(text: str) -> Iterator[Sample]:
     """Yield the samples of a page, without comments and blank lines. Raises ValueError that names an invalid line."""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # label values may have other characters that end a line
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
-        match = _SAMPLE.match(stripped)
+        match = _SAMPLE.fullmatch(stripped)
         if match is None:
             raise ValueError(f"expected a sample in the text format, got {stripped[:120]!r}")
         yield Sample(name=match[1], labels=_labels(match[2] or ""), value=float(match[3]))

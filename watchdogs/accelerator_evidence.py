@@ -189,6 +189,7 @@ def _is_implausible(stats: Stats) -> bool:
         or 0 < stats.get("below_power", 1.0) < 1 / LARGEST_STEP
         or not stats.get("memory_max", most) <= most
         or not least <= stats.get("memory_min", least)
+        or "misnamed" in stats
     )
 
 

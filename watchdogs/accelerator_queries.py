@@ -14,6 +14,7 @@ from serving.accelerators.queries import (
     SLICE_LABEL,
     TENANT_LABEL,
     VETO,
+    misnamed_shares,
     scaled,
 )
 from serving.engines.reading import EVIDENCE
@@ -81,6 +82,7 @@ def _activity(chosen: str, window: timedelta) -> dict[str, str]:
         "active": f"max by (instance_id) {over('max_over_time', proving)}",
         "lowest": f"min by (instance_id) {over('min_over_time', proving)}",
         "util": f"max by (instance_id) {over('max_over_time', coarse)}",
+        "misnamed": f"max by (instance_id) {misnamed_shares(proving, ('max_over_time', window))}",
     }
     for metric in COUNTERS:
         changes = f"changes({metric}{{{chosen}}}[{seconds(window)}])"

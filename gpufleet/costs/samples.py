@@ -3,6 +3,7 @@
 Names of metrics are arguments: this package does not depend on an engine.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,6 +102,25 @@ class RawSeries:
 def is_blank(value: float) -> bool:
     """Whether a value means "no measurement": NaN, an infinity, or below zero."""
     return not 0 <= value < _INFINITY
+
+
+def shares(samples: Iterable[ActivitySample], factor: float, *, coarse: bool) -> list[ActivitySample]:
+    """Activity as shares of time. NaN: not a measurement. It stays, since the time around it is unknown, too.
+
+    Percentages are whole numbers: a value between 0 and 1 is a share under the name of a percentage. `coarse`: the
+    number shows work only, so a value that has another unit shows it, too.
+    """
+    return [
+        one if factor == 1 and 0 <= one.value <= 1 else ActivitySample(one.at, _share(one.value, factor, coarse))
+        for one in samples
+    ]
+
+
+def _share(value: float, factor: float, coarse: bool) -> float:
+    share, other = (value, value / 100) if factor == 1 else (value * factor, value)
+    if 0 <= share <= 1 and (factor == 1 or not 0 < value < 1):
+        return share
+    return other if coarse and 0 <= other <= 1 else math.nan
 
 
 _EngineKey = tuple[str, str, str]
@@ -343,7 +363,7 @@ class _GpuSamples:
     doubted: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
 
     def add(self, names: MetricNames, labels: Mapping[str, str], samples: Sequence[ActivitySample]) -> None:
-        """Add a series. `samples`: finite and not negative."""
+        """Add a series."""
         unit_label, scales = names.gpu_scales
         scale = scales.get(labels.get(unit_label, "")) if unit_label else 1.0
         unit = tuple(labels.get(name, "") for name in names.gpu_units)
@@ -352,14 +372,13 @@ class _GpuSamples:
             self.doubted.add(unit)
         if scale is None:
             return
-        shares = [ActivitySample(one.at, one.value * scale) for one in samples] if scale != 1 else samples
-        shares = [one for one in shares if one.value <= 1]
         label, value = names.gpu_coarse
         if label and labels.get(label) == value:
-            self.coarse.append(shares)
+            self.coarse.append(shares(samples, scale, coarse=True))
             return
         label, kept = names.gpu_kept
-        (self.kept if label and labels.get(label) in kept else self.proving).append(shares)
+        proving = self.kept if label and labels.get(label) in kept else self.proving
+        proving.append(shares(samples, scale, coarse=False))
         self.proved.add(unit)
 
 
@@ -378,6 +397,9 @@ def activity(
         instance_id = one.labels.get("instance_id")
         if instance_id is None:
             continue
+        if one.name in names.gpu_active:
+            gpus[instance_id].add(names, one.labels, one.samples)
+            continue
         clean = [sample for sample in one.samples if 0 <= sample.value < _INFINITY]
         if one.name in (*names.requests, *names.gate_requests):
             label, value = names.no_evidence
@@ -385,8 +407,6 @@ def activity(
                 requests[instance_id].append(clean)
         elif one.name in (names.prompt, names.generation):
             tokens[instance_id].append(clean)
-        elif one.name in names.gpu_active:
-            gpus[instance_id].add(names, one.labels, clean)
         elif one.name in names.gpu_executions:
             gpus[instance_id].executions.append(clean)
     found: list[ActivityHour] = []

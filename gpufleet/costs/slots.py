@@ -141,7 +141,9 @@ def _judge(
     since: datetime | None = None
     works_since: datetime | None = None
     for before, after in pairwise(series):
-        near = nothing < after.at - before.at <= reach
+        # NaN, which is not equal to itself, is not a measurement: the time on both sides of it is unknown
+        measured = before.value == before.value and after.value == after.value
+        near = measured and nothing < after.at - before.at <= reach
         if near and since is None:
             since = before.at
         if near and works(before, after):

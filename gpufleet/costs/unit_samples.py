@@ -5,6 +5,7 @@ Names and labels of metrics are arguments: this package does not depend on an ac
 an exporter that measures. Copies of a series (per pod, of a second exporter or store) are one number.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
-from gpufleet.costs.samples import MetricNames, RawSeries, is_blank, model_of, port_of
+from gpufleet.costs.samples import MetricNames, RawSeries, is_blank, model_of, port_of, shares
 from gpufleet.costs.slots import ActivitySample, Measure, mark
 from gpufleet.ledger.slots import HOUR_US, SLOT_US
 from gpufleet.ledger.tables import microseconds, moment
@@ -25,6 +26,8 @@ _UnitName = tuple[str, str, str]
 """Device, slice and profile: a slice with another profile is another slice."""
 _CLIPPED: Final = (("device", 128), ("slice", 128), ("profile", 64), ("tenant", 400), ("engine", 64), ("model", 256))
 """Lengths of the ledger's columns."""
+_LARGEST_ACTIVITY: Final = 100_000.0
+"""A percentage that is too high by a factor of 1,000."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +202,7 @@ class _Reader:
             kind = self.kind = self.units.kinds[one.labels[self.units.kind]]
             part = one.labels.get(self.units.slice, "")
             name = one.labels.get(self.units.device, ""), part, one.labels.get(kind.profile, "") if part else ""
-            samples = [sample for sample in self._scaled(one) if not is_blank(sample.value)]
+            samples = self._measured(one)
             scope = one.labels.get(self.units.scope, "")
             if scope in self.units.device_scopes:
                 self._add(kind, self.wider[name[0] if scope == self.units.device_scopes[0] else ""], one, samples)
@@ -209,18 +212,18 @@ class _Reader:
                 continue
             unit = self.found[name]
             seen = unit.users[_tenant(kind.tenants, one.labels)]
-            _join(seen, self._judge(samples, {}, lambda a, b: False))
+            _join(seen, self._judge([ActivitySample(at, 0.0) for at, _ in one.samples], {}, lambda a, b: False))
             if scope not in self.units.device_scopes:
                 self._add(kind, unit, one, samples)
 
-    def _scaled(self, one: RawSeries) -> Sequence[ActivitySample]:
+    def _measured(self, one: RawSeries) -> Sequence[ActivitySample]:
         if one.name != self.units.active:
-            return one.samples
+            return [sample for sample in one.samples if not is_blank(sample.value)]
         factor = self.units.scales.get(one.labels.get(self.units.unit, ""))
         if factor is None:
             return ()
-        shares = (ActivitySample(sample.at, sample.value * factor) for sample in one.samples)
-        return [share for share in shares if share.value <= 1]
+        label, value = self.units.coarse
+        return shares(one.samples, factor, coarse=one.labels.get(label) == value)
 
     def _judge(
         self,
@@ -234,6 +237,8 @@ class _Reader:
         """Add the evidence of one series to a unit, a device or the host."""
         label, value = self.units.coarse
         unit.doubted |= bool(self.units.doubt and one.labels.get(self.units.doubt))
+        if one.name == self.units.active:
+            unit.doubted |= _has_other_unit(one.samples, samples)
         if one.name == kind.pulse:
             _join(unit.pulse, mark(_changes(samples), max(kind.window, self.measure.reach), {}, lambda a, b: False))
         if one.name == kind.clock:
@@ -376,6 +381,14 @@ def _several(sets: Sequence[int]) -> int:
 def _join(into: _Bits, more: Mapping[int, int]) -> None:
     for hour, bits in more.items():
         into[hour] = into.get(hour, 0) | bits
+
+
+def _has_other_unit(raw: Sequence[ActivitySample], measured: Sequence[ActivitySample]) -> bool:
+    """Whether an activity is not a share of time and too low for a value that means "no measurement"."""
+    return any(
+        math.isnan(share.value) and 0 < sample.value <= _LARGEST_ACTIVITY
+        for sample, share in zip(raw, measured, strict=False)
+    )
 
 
 def _changes(samples: Sequence[ActivitySample]) -> list[ActivitySample]:

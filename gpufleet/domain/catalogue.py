@@ -130,6 +130,7 @@ EXCLUDED: Final = (
     ExcludedFamily(cloud=Cloud.AWS, prefix="vt1.", reason="has video transcoders, which cannot serve models"),
     ExcludedFamily(cloud=Cloud.AWS, prefix="f1.", reason="has FPGAs, which cannot serve models"),
     ExcludedFamily(cloud=Cloud.AWS, prefix="f2.", reason="has FPGAs, which cannot serve models"),
+    ExcludedFamily(cloud=Cloud.AWS, prefix="g2.", reason=f"has K520 GPUs, {_OLD_GPU}"),
     ExcludedFamily(cloud=Cloud.AWS, prefix="g3.", reason=f"has M60 GPUs, {_OLD_GPU}"),
     ExcludedFamily(cloud=Cloud.AWS, prefix="g3s.", reason=f"has an M60 GPU, {_OLD_GPU}"),
     ExcludedFamily(cloud=Cloud.AWS, prefix="p2.", reason=f"has K80 GPUs, {_OLD_GPU}"),

@@ -54,7 +54,8 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
         ),
         Recording(
             name=recorded.GPU_MEMORY,
-            expression=f"sum by ({BY_INSTANCE}) ({used}) / {whole}",
+            # a larger share shows that one of both numbers has another unit
+            expression=f"sum by ({BY_INSTANCE}) ({used}) / {whole} <= 1",
             unit="share",
             meaning="GPU memory in use",
         ),

@@ -58,6 +58,8 @@ FACTORS: Final[Mapping[SeriesUnit, tuple[str, float]]] = MappingProxyType(
     }
 )
 """Unit of the canonical metric, and the factor to it."""
+EXPORTED: Final = "exported_"
+"""Prometheus renames a label of a page to this and its name, if the target has the label, too."""
 HEALTHY_AT: Final[Mapping[SeriesUnit, float]] = MappingProxyType({SeriesUnit.OK_IS_1: 1.0, SeriesUnit.OK_IS_0: 0.0})
 """The value that means healthy."""
 
@@ -129,6 +131,8 @@ class AcceleratorSeries:
     """Whether it can be 0, or constant, while the unit computes. Then it can prove work, but not idleness."""
     kept_at_rest: bool = False
     """Whether it can stay above 0 after the unit stopped. Then it does not prove work."""
+    fractions: bool = False
+    """Whether a percentage has fractions. Otherwise a value between 0 and 1 is a share under its name."""
     absent: UnknownCode = UnknownCode.MISSING_SERIES
     """What it means that the page lacks it."""
 
@@ -180,6 +184,12 @@ class UnitIdentity:
         if not any(parts) or (self.whole and matches(self.whole, labels)):
             return ""
         return "/".join(parts)
+
+    def tenant_of(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the program that the labels name; all empty: none. A store that scraped the exporter in a pod of its
+        own has renamed the labels of the page.
+        """
+        return tuple(labels.get(EXPORTED + label) or labels.get(label, "") for label in self.tenants)
 
     def device_of(self, labels: Mapping[str, str]) -> str:
         """Return the device that the labels name; empty: none."""

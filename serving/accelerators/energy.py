@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from serving.accelerators import metrics
-from serving.accelerators.contract import FACTORS, AcceleratorContract, SeriesUnit, matches
+from serving.accelerators.contract import EXPORTED, FACTORS, AcceleratorContract, SeriesUnit, matches
 from serving.accelerators.queries import DOUBT_LABEL, KIND_LABEL, SLICE_LABEL, TENANT_LABEL, UNIT_LABEL
 from serving.metrics import Metric
 
@@ -20,8 +20,7 @@ def copy_labels(contracts: Contracts) -> frozenset[str]:
     for contract in contracts.values():
         of = contract.identity
         names |= {*of.tenants, *of.sharing, *of.copies, *of.slice, *((of.profile,) if of.profile else ())}
-    # Prometheus renames a label of the page that its target has, too
-    return frozenset(names | {f"exported_{name}" for name in names})
+    return frozenset(names | {EXPORTED + name for name in names})
 
 
 def millijoules(contracts: Contracts, labels: Mapping[str, str], value: float) -> int | None:

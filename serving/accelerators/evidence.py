@@ -146,19 +146,22 @@ def _is_measured(contract: AcceleratorContract, readings: Sequence[AcceleratorRe
 def contradicted_units(before: TimedReading, after: TimedReading) -> tuple[str, ...]:
     """Return the devices whose energy counter contradicts their power: one of both has another unit, sorted.
 
-    Devices whose counter did not increase (it restarted or stands still) and devices without power are left out.
+    A device without power is compared with the power that accelerators can have. Devices whose counter did not
+    increase (it restarted or stands still) are left out.
     """
     seconds = (after.at - before.at).total_seconds()
     found: list[str] = []
     for device in sorted(before.reading.devices.keys() & after.reading.devices.keys()):
         old, new = before.reading.devices[device], after.reading.devices[device]
-        if not all(metric in values for metric in (metrics.POWER, metrics.ENERGY) for values in (old, new)):
+        if metrics.ENERGY not in old or metrics.ENERGY not in new:
             continue
         energy = new[metrics.ENERGY] - old[metrics.ENERGY]
-        low, high = sorted((old[metrics.POWER], new[metrics.POWER]))
-        if seconds <= 0 or energy <= 0 or low <= 0:
+        if seconds <= 0 or energy <= 0:
             continue
-        mean = energy / seconds
-        if mean > LARGEST_STEP * high or mean < low / LARGEST_STEP:
+        low, high = metrics.RANGES[metrics.POWER]
+        if metrics.POWER in old and metrics.POWER in new:
+            low, high = sorted((old[metrics.POWER], new[metrics.POWER]))
+            low, high = low / LARGEST_STEP, high * LARGEST_STEP
+        if not low <= energy / seconds <= high:
             found.append(device)
     return tuple(found)

@@ -74,6 +74,13 @@ def duration(span: timedelta) -> str:
     return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
 
 
+def misnamed_shares(matchers: str, over: tuple[str, timedelta] | None = None) -> str:
+    """Return a query fragment for activity between 0 and 1 in percent. Percentages are whole numbers, so such a value
+    is a share under the name of a percentage.
+    """
+    return f"({_series(metrics.ACTIVE, matchers, SeriesUnit.PERCENT, over)} > 0 < 1)"
+
+
 def activity(by: str, matchers: str = "") -> str:
     """Return a query for the activity of each schedulable unit, 0 to 1. Its labels are `by` and the unit's.
 
@@ -84,8 +91,8 @@ def activity(by: str, matchers: str = "") -> str:
     lowest, highest = metrics.RANGES[metrics.ACTIVE]
 
     def highest_copy(evidence: str) -> str:
-        active = scaled(metrics.ACTIVE, f"{more}{evidence}")
-        return f"max by ({units}) ({active} >= {lowest:g} <= {highest:g})"
+        active = f"{scaled(metrics.ACTIVE, f'{more}{evidence}')} >= {lowest:g} <= {highest:g}"
+        return f"max by ({units}) ({active} unless {misnamed_shares(f'{more}{evidence}')})"
 
     measured = f'{DOUBT_LABEL}!="{UnknownCode.PARTITION}"'
     proving, coarse = highest_copy(f'{EVIDENCE}!="{VETO}"'), highest_copy(f'{EVIDENCE}="{VETO}",{measured}')

@@ -14,6 +14,7 @@ from serving.accelerators.contract import (
     AcceleratorContract,
     AcceleratorSeries,
     Scope,
+    SeriesUnit,
     UnknownCode,
     matches,
 )
@@ -189,7 +190,7 @@ def _collect(contract: AcceleratorContract, page: Iterable[Sample], cores: int |
 
 def _describe(contract: AcceleratorContract, unit: _Part, labels: Mapping[str, str]) -> None:
     identity = contract.identity
-    tenant = tuple(labels.get(label, "") for label in identity.tenants)
+    tenant = identity.tenant_of(labels)
     if any(tenant):
         unit.tenants.add(tenant)
     unit.shared = unit.shared or any(labels.get(label) for label in identity.sharing)
@@ -214,6 +215,8 @@ def _rejected(contract: AcceleratorContract, series: AcceleratorSeries, sample: 
     for spot in contract.blind_spots:
         if sample.value == 0 and series.measures in spot.metrics and matches(spot.labels, sample.labels):
             return spot.code
+    if series.unit is SeriesUnit.PERCENT and not series.fractions and 0 < sample.value < 1:
+        return UnknownCode.IMPLAUSIBLE  # a share under the name of a percentage
     lowest, highest = metrics.RANGES.get(series.measures, (0.0, math.inf))
     if not lowest <= series.unit.convert(sample.value) <= highest:
         return UnknownCode.IMPLAUSIBLE
@@ -236,9 +239,26 @@ def _combine(contract: AcceleratorContract, part: _Part) -> None:
             part.proving.add(metric)
         if metric is metrics.ACTIVE:
             part.highest = max(values)
+    _add_total_memory(part)
+    if not _is_memory_plausible(part.values):
+        for metric in (metrics.MEMORY_USED, metrics.MEMORY_FREE, metrics.MEMORY_RESERVED, metrics.MEMORY_TOTAL):
+            if part.values.pop(metric, None) is not None:
+                part.rejected[metric] = UnknownCode.IMPLAUSIBLE
+
+
+def _add_total_memory(part: _Part) -> None:
     used, free = part.values.get(metrics.MEMORY_USED), part.values.get(metrics.MEMORY_FREE)
     if metrics.MEMORY_TOTAL not in part.values and used is not None and free is not None:
         part.values[metrics.MEMORY_TOTAL] = used + free + part.values.get(metrics.MEMORY_RESERVED, 0.0)
+
+
+def _is_memory_plausible(values: Mapping[Metric, float]) -> bool:
+    """Whether the numbers of memory can have their units. Which one is wrong is not known."""
+    used, total = values.get(metrics.MEMORY_USED, 0.0), values.get(metrics.MEMORY_TOTAL)
+    if total is None:
+        return True
+    lowest, highest = metrics.RANGES[metrics.MEMORY_TOTAL]
+    return lowest <= total <= highest and (used == 0 or metrics.LEAST_USED <= used <= total)
 
 
 def _unit(

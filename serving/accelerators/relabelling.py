@@ -2,10 +2,18 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any, Final
 
-from serving.accelerators.contract import AcceleratorContract, AcceleratorSeries, Scope, SeriesUnit, UnknownCode
+from serving.accelerators.contract import (
+    EXPORTED,
+    AcceleratorContract,
+    AcceleratorSeries,
+    Scope,
+    SeriesUnit,
+    UnknownCode,
+)
 from serving.accelerators.queries import (
     DEVICE_LABEL,
     DIVISION_LABEL,
@@ -93,6 +101,19 @@ class _Rules:
             whole = {label: f"(?:{value})" for label, value in identity.whole.items()}
             yield from self._rule(self.group, SLICE_LABEL, "", whole)
         yield from self._joined(self.group, TENANT_LABEL, identity.tenants)
+        yield from self._exported(identity.tenants)
+
+    def _exported(self, tenants: tuple[str, ...]) -> Iterator[Rule]:
+        """Yield rules for tenants whose labels Prometheus has renamed. The last rule that matches counts: the one for
+        all labels that it renamed.
+        """
+        value = "/".join(f"${number}" for number, _ in enumerate(tenants, 1))
+        for count in range(1, len(tenants) + 1):
+            for renamed in combinations(tenants, count):
+                sources = {
+                    EXPORTED + one if one in renamed else one: "(.+)" if one in renamed else "(.*)" for one in tenants
+                }
+                yield from self._rule(self.group, TENANT_LABEL, value, sources)
 
     def _evidence(self) -> Iterator[Rule]:
         judged = [series for series in self.group if series.measures in self.contract.evidence.idle]

@@ -42,7 +42,7 @@ def _gke(name: str, measures: Metric, unit: SeriesUnit) -> AcceleratorSeries:
     )
 
 
-def _veto(name: str) -> AcceleratorSeries:
+def _veto(name: str, *, fractions: bool) -> AcceleratorSeries:
     """A number that can be 0 while the chip computes."""
     return AcceleratorSeries(
         name=name,
@@ -52,6 +52,7 @@ def _veto(name: str) -> AcceleratorSeries:
         where=_MAKE,
         every=_EVERY,
         zero_while_busy=True,
+        fractions=fractions,
         absent=UnknownCode.NO_WORKLOAD,
     )
 
@@ -86,9 +87,9 @@ CONTRACT: Final = AcceleratorContract(
     ),
     series=(
         _gke("duty_cycle", metrics.ACTIVE, SeriesUnit.PERCENT),
-        _veto("duty_cycle_node"),
-        _veto("tensorcore_utilization"),
-        _veto("tensorcore_utilization_node"),
+        _veto("duty_cycle_node", fractions=False),
+        _veto("tensorcore_utilization", fractions=True),
+        _veto("tensorcore_utilization_node", fractions=True),
         _gke("memory_used", metrics.MEMORY_USED, SeriesUnit.BYTES),
         _gke("memory_total", metrics.MEMORY_TOTAL, SeriesUnit.BYTES),
         _agent("tensorcore_dutycycle_percent", metrics.ACTIVE, SeriesUnit.PERCENT),

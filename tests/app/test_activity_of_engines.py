@@ -106,7 +106,10 @@ def _idle_engine(_: int) -> str:
     ("page", "expected"),
     [
         pytest.param('DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\n', (0, 5), id="idle"),
-        pytest.param('gpu_gfx_activity{serial_number="a"} 0.5\n', (0, 5), id="half a percent is below the floor"),
+        pytest.param(
+            'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0.005\n', (0, 5), id="half a percent is below the floor"
+        ),
+        pytest.param('gpu_gfx_activity{serial_number="a"} 0.87\n', (0, 0), id="a share under a percentage's name"),
         pytest.param('gpu_gfx_activity{serial_number="a"} 50\n', (5, 0), id="percent"),
         pytest.param('DCGM_FI_DEV_GPU_UTIL{UUID="a"} 0\n', (0, 0), id="utilization proves no idle time"),
         pytest.param('DCGM_FI_DEV_GPU_UTIL{UUID="a"} 60\n', (5, 0), id="utilization proves work"),
@@ -114,6 +117,16 @@ def _idle_engine(_: int) -> str:
             'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\nDCGM_FI_DEV_GPU_UTIL{UUID="a"} 60\n',
             (5, 0),
             id="utilization vetoes",
+        ),
+        pytest.param(
+            'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\nDCGM_FI_DEV_GPU_UTIL{UUID="a"} 0.87\n',
+            (5, 0),
+            id="utilization as a share vetoes",
+        ),
+        pytest.param(
+            'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\nDCGM_FI_DEV_GPU_UTIL_RATIO{UUID="a"} 60\n',
+            (5, 0),
+            id="utilization in percent under a share's name vetoes",
         ),
         pytest.param(
             'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\nDCGM_FI_DEV_GPU_UTIL{UUID="b"} 0\n',

@@ -30,8 +30,8 @@ def pages(folder: Path, *texts: str) -> list[str]:
     return [str(path) for path in paths]
 
 
-def mig(first: float, second: float, joules: int) -> str:
-    energy = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G",GPU_I_ID="1"}} {joules}000\n'
+def mig(first: float, second: float, minute: int, watts: float = 300) -> str:
+    energy = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G",GPU_I_ID="1"}} {minute * watts * 60_000:.0f}\n'
     return energy + "".join(
         f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G",GPU_I_ID="{number}",GPU_I_PROFILE="3g.40gb"}} {share}\n'
         for number, share in ((1, first), (2, second))
@@ -73,15 +73,27 @@ def test_a_partition_that_reads_0_is_reported_as_unknown(tmp_path: Path) -> None
     assert "unknown: partition_not_measured" in done.output
 
 
-def test_energy_in_another_unit_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("power", "message"),
+    [
+        pytest.param('DCGM_FI_DEV_POWER_USAGE{UUID="G"} 300\n', "power: one of both has another unit", id="power"),
+        pytest.param("", "the power of all accelerators", id="no power"),
+    ],
+)
+def test_energy_in_another_unit_is_reported(tmp_path: Path, power: str, message: str) -> None:
     texts = [
-        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G"}} 0.5\nDCGM_FI_DEV_POWER_USAGE{{UUID="G"}} 300\n'
+        f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G"}} 0.5\n{power}'
         f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G"}} {joules}\n'
         for joules in (50_000, 68_000)
     ]
     done = run("check", *pages(tmp_path, *texts))
     assert done.exit_code == 1
-    assert "G: energy contradicts power" in done.output
+    assert f"G: energy contradicts {message}" in done.output
+
+
+def test_a_page_whose_last_number_may_have_lost_digits_is_refused(tmp_path: Path) -> None:
+    whole, cut = pages(tmp_path, mig(0.87, 0.87, 1), mig(0.87, 0.87, 2).rstrip("\n").removesuffix(".87"))
+    assert "is incomplete: its last line does not end with a newline" in refused("check", whole, cut)
 
 
 def test_a_host_without_a_runtime_shows_no_unit(tmp_path: Path) -> None:

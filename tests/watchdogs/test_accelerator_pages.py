@@ -121,6 +121,12 @@ STORIES: Final = (
         page=lambda n: tenants(n, 0, 0, 0) + 'DCGM_FI_DEV_FB_USED{UUID="a"} 6000\n',
     ),
     Story(name="two pods on a GPU", page=lambda n: shared(n, "pod"), reason=UNKNOWN, code=UnknownCode.SHARED),
+    Story(
+        name="two pods whose labels Prometheus renamed",
+        page=lambda n: shared(n, 'pod="exporter",exported_pod'),
+        reason=UNKNOWN,
+        code=UnknownCode.SHARED,
+    ),
     Story(name="time-slicing", page=lambda n: shared(n, "vgpu"), reason=UNKNOWN, code=UnknownCode.SHARED),
     Story(
         name="a copy that shows time-slicing",
@@ -189,6 +195,16 @@ STORIES: Final = (
         page=lambda n: amd(n, "CPX"),
         reason=UNKNOWN,
         code=UnknownCode.PARTITION,
+    ),
+    Story(
+        name="activity of AMD as a share",
+        page=lambda n: amd(n, "SPX").replace("} 0\n", "} 0.87\n" if n == 9 else "} 0\n"),
+        reason=WRONG,
+    ),
+    Story(
+        name="utilization of NVIDIA as a share",
+        page=lambda n: gpu(n) + 'DCGM_FI_DEV_GPU_UTIL{UUID="a"} 0.87\n',
+        reason=WORKS,
     ),
     Story(name="energy of AMD in millijoules", page=lambda n: amd(n, "SPX", microjoules=1e3), reason=WRONG),
     Story(name="idle Neuron cores", page=neuron),

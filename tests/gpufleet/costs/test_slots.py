@@ -1,5 +1,6 @@
 """Ten-second activity slots: computed by hand, and properties that hold for any samples."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -55,6 +56,15 @@ IDLE = series((0, 0), (30, 0))
             {0, 1, 2},
             set(),
             id="a request at the start",
+        ),
+        pytest.param(
+            ActivitySignals(
+                requests=[series((0, 0), (60, 0), (120, 0))],
+                gpus=[series((0, 0), (30, math.nan), (60, 0), (90, 0), (120, 0))],
+            ),
+            set(),
+            {6, 7, 8, 9, 10, 11},
+            id="a value that is not a measurement",
         ),
         pytest.param(
             ActivitySignals(requests=[IDLE], gpus=[IDLE, series((10, 0.01), (20, 0))]),

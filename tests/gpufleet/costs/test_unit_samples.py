@@ -58,6 +58,10 @@ def test_each_slice_has_its_own_activity_profile_and_tenant() -> None:
     "page",
     [
         pytest.param(lambda at: mig(at, {1: 0.0}, energy=5e6), id="an exporter that repeats old numbers"),
+        pytest.param(lambda at: mig(at, {1: 870.0 if at == 300 else 0.0}), id="one activity with another unit"),
+        pytest.param(
+            lambda at: mig(at, {1: 0.0 if at % 60 else float("nan")}), id="each second page is not measured"
+        ),
         pytest.param(lambda at: mig(at, {1: 37.0}), id="activity in another unit"),
         pytest.param(
             lambda at: mig(at, {1: 0.0}).replace("PROF_GR_ENGINE_ACTIVE", "DEV_GPU_UTIL"),

@@ -150,6 +150,7 @@ def test_devices_that_engines_do_not_support_cannot_be_launched(name: str, devic
         pytest.param(Cloud.AWS, "dl1.24xlarge", "has Intel Gaudi accelerators, which", id="Gaudi"),
         pytest.param(Cloud.AWS, "vt1.3xlarge", "has video transcoders, which cannot serve models", id="video"),
         pytest.param(Cloud.AWS, "p2.xlarge", "has K80 GPUs, which current engines", id="old GPUs"),
+        pytest.param(Cloud.AWS, "g2.2xlarge", "has K520 GPUs, which current engines", id="the oldest GPUs"),
         pytest.param(Cloud.GCP, "ct4p-hightpu-4t", "has TPU v4, which is older", id="old TPUs"),
         pytest.param(Cloud.GCP, "n1-standard-8", "for example g2-standard-8", id="attached GPUs"),
     ],

@@ -89,6 +89,26 @@ def test_utilization_vetoes_profiling_fields_that_read_0() -> None:
     assert activities("nvidia", [text] * 3) == {"G/": (ProvedActivity.WORKING, ())}
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        pytest.param("amd", 'gpu_gfx_activity{serial_number="S"} 0.87\n', id="AMD"),
+        pytest.param("tpu", 'duty_cycle{make="cloud-tpu",accelerator_id="0"} 0.87\n', id="TPU on GKE"),
+        pytest.param("tpu", 'tpu_runtime_tensorcore_dutycycle_percent{chip="0"} 0.87\n', id="TPU on a VM"),
+        pytest.param("nvidia", mig(0.0) + 'DCGM_FI_DEV_GPU_UTIL{UUID="G",GPU_I_ID="0"} 0.87\n', id="utilization"),
+    ],
+)
+def test_a_share_under_the_name_of_a_percentage_is_not_noise(kind: str, text: str) -> None:
+    (found,) = activities(kind, [text] * 6, floor=0.01).values()
+    assert found == (ProvedActivity.UNKNOWN, (UnknownCode.IMPLAUSIBLE,))
+
+
+def test_a_percentage_with_fractions_is_not_taken_for_a_share() -> None:
+    labels = 'make="cloud-tpu",accelerator_id="0",pod="p"'
+    text = f"duty_cycle{{{labels}}} 12\ntensorcore_utilization{{{labels}}} 0.4\n"
+    assert read(TPU, parse(text)).units[UnitKey("0")].unknown == ()
+
+
 def test_activity_within_the_noise_does_not_prove_work() -> None:
     assert activities("nvidia", [mig(0.001)] * 3, floor=0.002) == {"G/0": (ProvedActivity.IDLE, ())}
 
@@ -325,6 +345,24 @@ def test_a_contract_with_the_wrong_unit_of_energy_is_contradicted_by_its_pages(w
     assert contradicted_units(*pages(replace(NVIDIA, series=series))) == ("G",)
 
 
+@pytest.mark.parametrize(
+    ("millijoules", "contradicted"),
+    [
+        pytest.param(300 * 30_000, (), id="300 W"),
+        pytest.param(300 * 30, ("G",), id="joules under the name of millijoules"),
+        pytest.param(300 * 30_000_000, ("G",), id="microjoules under the name of millijoules"),
+    ],
+)
+def test_energy_without_power_is_compared_with_what_accelerators_draw(
+    millijoules: int, contradicted: tuple[str, ...]
+) -> None:
+    def page(number: int) -> TimedReading:
+        text = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G"}} {5_000_000 + millijoules * number}\n'
+        return TimedReading(at=timedelta(seconds=30 * number), reading=read(NVIDIA, parse(text)))
+
+    assert contradicted_units(page(0), page(1)) == contradicted
+
+
 def test_an_energy_counter_that_restarted_contradicts_nothing() -> None:
     def page(second: int, millijoules: int) -> TimedReading:
         energy = f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G"}} {millijoules}\n'
@@ -339,3 +377,48 @@ def test_memory_in_another_unit_is_left_out(factor: float) -> None:
     text = f'gpu_gfx_activity{{serial_number="S"}} 0\ngpu_total_vram{{serial_number="S"}} {196592 * factor}\n'
     found = read(AMD, parse(text)).units[UnitKey("S")]
     assert found.rejected == {metrics.MEMORY_TOTAL: UnknownCode.IMPLAUSIBLE}
+
+
+USED: Final = "nvidia_smi_memory_used_bytes"
+ALL: Final = "nvidia_smi_memory_total_bytes"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param({USED: 700, ALL: 24 << 30}, id="used MiB under the name of bytes"),
+        pytest.param({USED: (700 << 20) / 1000, ALL: 24 << 30}, id="used a thousand times too low"),
+        pytest.param({USED: (700 << 20) * 1000, ALL: 24 << 30}, id="more used than the device has"),
+        pytest.param({"DCGM_FI_DEV_FB_USED": 70, "DCGM_FI_DEV_FB_FREE": 10}, id="used and free too low"),
+        pytest.param({"DCGM_FI_DEV_FB_USED": 7e5, "DCGM_FI_DEV_FB_FREE": 8e5}, id="used and free too high"),
+    ],
+)
+def test_numbers_of_memory_that_contradict_each_other_are_left_out(numbers: Mapping[str, float]) -> None:
+    text = "".join(f'{name}{{UUID="G",uuid="G"}} {value}\n' for name, value in numbers.items())
+    found = read(NVIDIA, parse(mig(0.0).replace(',GPU_I_ID="0"', "") + text)).units[UnitKey("G")]
+    assert found.values == {metrics.ACTIVE: 0.0}
+    assert found.unknown == (UnknownCode.IMPLAUSIBLE,)
+
+
+def test_free_memory_in_bytes_under_the_name_of_mebibytes_is_left_out() -> None:
+    found = read(NVIDIA, parse('DCGM_FI_DEV_FB_FREE{UUID="G"} 21474836480\n')).units[UnitKey("G")]
+    assert found.rejected == {metrics.MEMORY_FREE: UnknownCode.IMPLAUSIBLE}
+
+
+@pytest.mark.parametrize("renamed", [("namespace", "pod"), ("namespace",), ("pod",)])
+def test_pods_whose_labels_prometheus_renamed_share_a_gpu(renamed: tuple[str, ...]) -> None:
+    def labels(pod: str) -> dict[str, str]:
+        own = {"namespace": "ns", "pod": pod}
+        target = {"namespace": "gpu-operator", "pod": "exporter"}
+        return {f"exported_{name}" if name in renamed else name: own[name] for name in own} | {
+            name: target[name] for name in renamed
+        }
+
+    def shared(*pods: str) -> bool:
+        samples = [
+            Sample(name="DCGM_FI_PROF_GR_ENGINE_ACTIVE", labels={"UUID": "G"} | labels(pod), value=0) for pod in pods
+        ]
+        return read(NVIDIA, samples).units[UnitKey("G")].shared
+
+    assert shared("a", "b")
+    assert not shared("a")

@@ -12,7 +12,16 @@ import pytest
 
 from serving.accelerators import CONTRACTS, metrics
 from serving.accelerators.contract import FACTORS, HEALTHY_AT, SeriesUnit
-from serving.accelerators.queries import DEVICE_LABEL, SLICE_LABEL, UNIT_LABEL, VETO, activity, memory, scaled
+from serving.accelerators.queries import (
+    DEVICE_LABEL,
+    SLICE_LABEL,
+    TENANT_LABEL,
+    UNIT_LABEL,
+    VETO,
+    activity,
+    memory,
+    scaled,
+)
 from serving.accelerators.relabelling import relabelling
 from serving.engines.reading import EVIDENCE
 from serving.exposition import parse
@@ -73,6 +82,24 @@ def test_relabelling_names_the_metric_the_unit_and_what_its_0_proves(name: str) 
     assert labels.get(EVIDENCE) == evidence
     if value is not None:
         assert SeriesUnit(labels[UNIT_LABEL]).convert(sample.value) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "tenant"),
+    [
+        pytest.param('namespace="ns",pod="p"', "ns/p", id="labels of the page"),
+        pytest.param(
+            'namespace="gpu-operator",pod="exporter",exported_namespace="ns",exported_pod="p"', "ns/p", id="renamed"
+        ),
+        pytest.param('namespace="gpu-operator",exported_namespace="ns",pod="p"', "ns/p", id="one of both renamed"),
+        pytest.param('namespace="ns",pod="exporter",exported_pod="p"', "ns/p", id="the other one renamed"),
+        pytest.param('container="c"', None, id="no tenant"),
+    ],
+)
+def test_the_tenant_is_the_program_that_the_exporter_names(labels: str, tenant: str | None) -> None:
+    (sample,) = parse(f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="a",{labels}}} 0\n')
+    assert relabel(sample, relabelling(CONTRACTS.values())).get(TENANT_LABEL) == tenant
+    assert "/".join(CONTRACTS["nvidia"].identity.tenant_of(sample.labels)) == (tenant or "/")
 
 
 def test_each_name_has_one_canonical_name_in_all_contracts() -> None:
@@ -182,6 +209,7 @@ UNITS: Final = {
     f'{RATIO}"d"}}': "9e18x5",
     'active_ratio{unit="percent",accelerator="amd",accelerator_device="e",evidence="veto",'
     'accelerator_doubt="partition_not_measured"}': "0x5",
+    'active_ratio{unit="percent",accelerator="amd",accelerator_device="f"}': "0.87x5",
     'memory_used_bytes{unit="bytes",accelerator="tpu",accelerator_device="a",accelerator_part="0"}': "7x5",
     'memory_used_bytes{unit="bytes",accelerator="tpu",accelerator_device="a",accelerator_part="1"}': "8x5",
     'memory_used_bytes{unit="mebibytes",accelerator="nvidia",accelerator_device="b",pod="p"}': "1x5",
