@@ -24,6 +24,7 @@ from gpufleet.prices.book import PriceBook
 from gpufleet.prices.packaged import PackagedPrices
 from gpufleet.scan.judge import ScanWindows, judge
 from gpufleet.scan.model import (
+    INSTANCES,
     CapacityKind,
     FailureCode,
     Scan,
@@ -58,6 +59,7 @@ _OWNER_TAGS: Final = (
     "name",
 )
 """Tags and labels that name who runs an instance, best first. Keys are compared without case."""
+_NO_PROFILE: Final = "ProfileNotFound"
 _CODES: Final = {
     FailureCode.TIMEOUT: frozenset({TIMEOUT}),
     FailureCode.INTERRUPTED: frozenset({INTERRUPTED}),
@@ -72,14 +74,14 @@ _CODES: Final = {
     FailureCode.CREDENTIALS: frozenset(
         {
             *("AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "RequestExpired"),
-            *("SignatureDoesNotMatch", "UnrecognizedClientException", "ProfileNotFound", "NoCredentials", "401"),
+            *("SignatureDoesNotMatch", "UnrecognizedClientException", _NO_PROFILE, "NoCredentials", "401"),
             *("DefaultCredentialsError", "RefreshError", "ReauthFailError", "authError", "UNAUTHENTICATED"),
         }
     ),
 }
 """Codes of the clouds by code of a failure. All others are `failed`."""
 _LOGIN: Final[Mapping[str, str]] = {
-    Cloud.AWS: "log in (`aws sso login`)",
+    Cloud.AWS: "log in (`aws sso login`) or replace the keys",
     Cloud.GCP: "run `gcloud auth application-default login`",
 }
 
@@ -136,10 +138,6 @@ def reserved(kind: CapacityKind, scope: ScanScope, paid: PaidCapacity) -> Scanne
         unused=paid.available,
         usd_per_hour=None,
     )
-
-
-INSTANCES: Final = "instances"
-"""The part without which a scope has no result."""
 
 
 class ScanAccount(Protocol):
@@ -356,10 +354,12 @@ def failure_of(scope: ScanScope, what: str, error: CloudError) -> ScopeFailure:
     """Return the failure of a part, with a remedy if one is known."""
     code = next((code for code, known in _CODES.items() if error.code in known), FailureCode.FAILED)
     # a gateway's error may be a whole page
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).removesuffix(".")
     is_ours = code is FailureCode.NOT_USABLE  # this product's own text, with a remedy
     message = text if is_ours or len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
-    if code is FailureCode.CREDENTIALS and (remedy := _LOGIN.get(scope.cloud)):
+    if error.code == _NO_PROFILE:
+        message += "; `aws configure list-profiles` lists the profiles"
+    elif code is FailureCode.CREDENTIALS and (remedy := _LOGIN.get(scope.cloud)):
         message += f"; {remedy}"
     elif code is FailureCode.DENIED and scope.cloud in _LOGIN:
         message += f"; `gpufleet scan --print-policy {scope.cloud}` prints the permissions"

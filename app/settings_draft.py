@@ -33,6 +33,12 @@ REVIEW_AFTER: Final = timedelta(days=90)
 """When operators review a reservation without an end."""
 PLACEHOLDER: Final = {"name": "model-1", "source": "hf://ORGANISATION/MODEL", "weights_gib": 1.0}
 _EXPECTED: Final = "--from: expected the output of `gpufleet scan --json`"
+LONGEST_POOL: Final = 20
+"""Most characters of the name of a pool."""
+_HIDDEN: Final = re.compile(r"account(-\d+)?")
+"""An account in a scan with `--redact`."""
+_FAMILY: Final = re.compile(r"[.-]")
+"""Ends the family in the name of a machine type."""
 _NAME: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -132,8 +138,15 @@ def _place(answers: Answers, scan: Mapping[str, Any] | None) -> tuple[Cloud, str
             amounts[place] += Decimal(one["usd_per_hour"] or 0)
     if amounts:
         return max(amounts, key=lambda place: (amounts[place], place))
-    if scan is not None and answers.region is None:
-        raise AppError("--from: the scan has no GPU instances: state --cloud, --account and --region")
+    if scan is not None and (answers.region is None or scan["instances"]):
+        places = sorted({f"{one['cloud']} {one['account']} {one['region']}" for one in scan["instances"]})
+        wanted = " ".join(filter(None, (answers.cloud, answers.account, answers.region)))
+        where = f" in {wanted}, only in {', '.join(places)}" if places else ""
+        raise AppError(
+            f"--from: the scan has no GPU instances{where}: leave --from out, and state --machine-type, --account"
+            " and --region",
+            ErrorCode.WRONG_USE,
+        )
     cloud = answers.cloud or Cloud.AWS
     account, region, _ = _EXAMPLES[cloud]
     return cloud, answers.account or account, answers.region or region
@@ -146,10 +159,12 @@ def _is_here(one: Mapping[str, Any], place: tuple[Cloud, str, str]) -> bool:
 def _of_scan(instances: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     idle = [one for one in instances if one["use"] == "idle"]
     if idle:
-        yield f"{len(idle)} idle instances are not part of a pool: stop them, or raise `target` if you need them"
+        what = "1 idle instance is" if len(idle) == 1 else f"{len(idle)} idle instances are"
+        yield f"{what} not part of a pool: stop what is idle, or raise `target` if you need it"
     unknown = sum(one["use"] not in ("idle", "stopped", "in use") for one in instances)
     if unknown:
-        yield f"{unknown} instances whose use is unknown count as needed in `target`"
+        what = "1 instance whose use is unknown counts" if unknown == 1 else f"{unknown} of unknown use count"
+        yield f"{what} as needed in `target`"
 
 
 def _pools(instances: Sequence[Mapping[str, Any]], answers: Answers) -> Iterator[_PoolDraft]:
@@ -159,22 +174,25 @@ def _pools(instances: Sequence[Mapping[str, Any]], answers: Answers) -> Iterator
         owner = answers.owner or one["owner"] or "team"
         key = (owner, one["machine_type"])
         if key not in found:
-            family = key[1].partition(".")[0]
-            found[key] = _PoolDraft(name=_slug(f"{owner}-{family}"), owner=_slug(owner), machine_type=key[1])
+            family = _FAMILY.split(key[1])[0]
+            name = f"{_slug(owner, most=LONGEST_POOL - 1 - len(family))}-{family}"
+            found[key] = _PoolDraft(name=name, owner=_slug(owner), machine_type=key[1])
         found[key].zones.add(one["zone"])
         found[key].counts[CapacityType(one["capacity_type"])] += 1
     names: set[str] = set()
     for pool in found.values():
         base, number = pool.name, 2
         while pool.name in names:
-            pool.name, number = f"{base[:21]}-{number}", number + 1
+            pool.name, number = f"{base[: LONGEST_POOL - 3].rstrip('-')}-{number}", number + 1
         names.add(pool.name)
         yield pool
 
 
-def _slug(text: str) -> str:
-    """A valid name of a pool or an owner."""
-    return _NAME.sub("-", text.lower()).strip("-")[:24].strip("-") or "team"
+def _slug(text: str, kind: str = "team", most: int = 24) -> str:
+    """A valid name, which begins with a letter."""
+    name = _NAME.sub("-", text.lower()).strip("-")
+    name = f"{kind}-{name}" if name[:1].isdigit() else name
+    return name[:most].strip("-") or kind
 
 
 def _stated_pool(answers: Answers, region: str) -> _PoolDraft:
@@ -205,7 +223,7 @@ def _model(answers: Answers) -> dict[str, Any]:
     if answers.model is None:
         return dict(PLACEHOLDER)
     weights = answers.weights_gib or PLACEHOLDER["weights_gib"]
-    return {"name": _slug(answers.model.rsplit("/", 1)[-1]), "source": answers.model, "weights_gib": weights}
+    return {"name": _slug(answers.model.rsplit("/", 1)[-1], "model"), "source": answers.model, "weights_gib": weights}
 
 
 def _reservations(scan: Mapping[str, Any] | None, place: tuple[Cloud, str, str]) -> Mapping[str, Sequence[Any]]:
@@ -306,6 +324,8 @@ def _highest(name: str, prices: Sequence[Mapping[str, Any]], cloud: Cloud, regio
 def _left(answers: Answers, fleet: Mapping[str, Any], unknown: Sequence[str]) -> Iterator[str]:
     """What the draft cannot know."""
     environment = fleet["environment"]
+    if _HIDDEN.fullmatch(fleet["account"]):
+        yield f"`account` and the names with it: the scan hides the account as {fleet['account']} (--redact)"
     if fleet["account"] in {account for account, *_ in _EXAMPLES.values()}:
         yield "`account`: this is the account of the example"
     yield f"`orders.public_keys`: replace the example with the key that `gpufleet bootstrap {environment}` prints"

@@ -4,7 +4,7 @@ of all modules takes seconds.
 
 import importlib
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -142,7 +142,19 @@ def _app(**options: Any) -> typer.Typer:
     return app
 
 
-def _root() -> None:
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's callback
+    if wanted:
+        from importlib.metadata import version  # 25 ms
+
+        typer.echo(f"gpufleet {version('gpu-fleet')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
     """Keep `gpufleet` a group, however few commands there are."""
 
 

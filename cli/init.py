@@ -31,10 +31,11 @@ def init(  # noqa: PLR0913, PLR0917 - options
         str | None, typer.Option("--region", help="Default: the region of the scan with the highest cost.")
     ] = None,
     zone: Annotated[
-        list[str] | None, typer.Option("--zone", help="Zone; repeatable. Default: those of the scan.")
+        list[str] | None, typer.Option("--zone", metavar="ZONE", help="Zone; repeatable. Default: those of the scan.")
     ] = None,
     machine_type: Annotated[
-        list[str] | None, typer.Option("--machine-type", help="Machine type of the one pool, without a scan.")
+        list[str] | None,
+        typer.Option("--machine-type", metavar="TYPE", help="Machine type of the one pool, without a scan."),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="Source of the model, as hf://ORGANISATION/MODEL.")

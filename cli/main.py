@@ -27,7 +27,9 @@ def main() -> None:
 
 
 def _report_interrupt() -> None:
-    message = "interrupted; completed steps are recorded, and the next run continues from there"
+    is_scan = sys.argv[1:2] == ["scan"]
+    rest = "nothing was changed" if is_scan else "completed steps are recorded, and the next run continues from there"
+    message = f"interrupted; {rest}"
     if (logs := sys.modules.get("app.logs")) is not None and logs.is_on():
         logs.get().warning("command", outcome="interrupted", detail=message)
     else:

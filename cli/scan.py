@@ -13,8 +13,8 @@ from cli.output import STDERR, STDOUT, Exit, note, print_json
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.parsed import is_list, is_map
 
-WIDE: Final = 140
-"""Columns of a terminal that shows all columns of the table."""
+LEAST_COLUMNS: Final = 3
+"""Columns of a table that the narrowest terminal shows."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,20 +37,24 @@ def register(app: typer.Typer) -> None:
 def scan(  # noqa: PLR0913, PLR0917 - options
     profile: Annotated[
         list[str] | None,
-        typer.Option("--profile", help="AWS profile; repeatable. Default: the default credentials."),
+        typer.Option("--profile", metavar="NAME", help="AWS profile; repeatable. Default: the default credentials."),
     ] = None,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="ARN of an AWS role to assume; repeatable.")
+        list[str] | None, typer.Option("--role", metavar="ARN", help="ARN of an AWS role to assume; repeatable.")
     ] = None,
     project: Annotated[
         list[str] | None,
         typer.Option(
             "--project",
+            metavar="PROJECT",
             help="Google Cloud project; repeatable. Default: the default credentials', if no AWS option is given.",
         ),
     ] = None,
     region: Annotated[
-        list[str] | None, typer.Option("--region", help="Only this region; repeatable. Default: all enabled regions.")
+        list[str] | None,
+        typer.Option(
+            "--region", metavar="REGION", help="Only this region; repeatable. Default: all enabled regions."
+        ),
     ] = None,
     prometheus: Annotated[
         list[str] | None,
@@ -60,12 +64,21 @@ def scan(  # noqa: PLR0913, PLR0917 - options
             help="Prometheus with metrics of instances (jobs engine and accelerator, label instance_id); repeatable.",
         ),
     ] = None,
-    window: Annotated[str, typer.Option("--window", help="Time for which waste is computed, at most 14d.")] = "7d",
+    window: Annotated[
+        str, typer.Option("--window", metavar="DURATION", help="Time for which waste is computed, at most 14d.")
+    ] = "7d",
     idle: Annotated[
-        str, typer.Option("--idle", help="An instance counts as idle after this time without work.")
-    ] = "24h",
+        str | None,
+        typer.Option(
+            "--idle",
+            metavar="DURATION",
+            help="An instance counts as idle after this time without work. Default: 24h, at most the --window.",
+        ),
+    ] = None,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of instances to show.")] = 30,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page to this file.")
+    ] = None,
     slack: Annotated[
         str | None,
         typer.Option("--slack", metavar="CHANNEL", help="Also post the totals and what to do first, as #gpu-costs."),
@@ -94,47 +107,57 @@ def scan(  # noqa: PLR0913, PLR0917 - options
         return
     note("scanning; this only reads")  # before the imports, which take most of a second
     from app import scan as use_case
+    from app.errors import AppError
     from gpufleet.scan import advice as advice_of
     from gpufleet.scan import summary
     from gpufleet.scan.judge import ScanWindows
 
-    windows = ScanWindows(
-        now=datetime.now(UTC), whole=_duration("--window", window, timedelta(days=14)), idle=_duration("--idle", idle)
-    )
+    whole = _duration("--window", window, timedelta(days=14))
+    idle_for = min(timedelta(hours=24), whole) if idle is None else _duration("--idle", idle, whole)
+    windows = ScanWindows(now=datetime.now(UTC), whole=whole, idle=idle_for)
+    _check_roles(role or ())
     if html is not None:
         _check_page(html)
     receiver = None if slack is None else _receiver()
     stores = _stores(prometheus or ())
     accounts = _accounts(profile or (), role or (), project or (), region or ())
-    found = use_case.scan(accounts, windows, _progress, regions=tuple(region or ()), stores=stores)
+    named = [*(profile or ()), *(role or ()), *(one.name for one in stores)]
+    progress = _progress(summary.anonymous([*named, *(one.name for one in accounts)]) if redact else str)
+    found = use_case.scan(accounts, windows, progress, regions=tuple(region or ()), stores=stores)
     advice = advice_of.advise(found, _profiles(accounts, found))
-    names = [*(profile or ()), *(role or ()), *(one.name for one in stores)]
-    hide = summary.redactor(found, names) if redact else str
+    hide = summary.redactor(found, named) if redact else str
+    is_complete = not found.all_failures
     if html is not None:
         from cli.files import write_text
         from gpufleet.scan.page import page
 
-        write_text(hide(page(found, advice)), html)
-        note(f"wrote {html}")
+        try:
+            write_text(page(found, advice, hide), html)
+            note(f"wrote {html}")
+        except AppError as error:  # the result of minutes is shown nevertheless
+            STDERR.print(f"gpufleet: --html {error}", style="red", highlight=False, soft_wrap=True)
+            is_complete = False
     if as_json:
-        print_json(_redacted(summary.document(found, advice, use_case.all_calls(found.results)), hide))
+        answer = _redacted(summary.document(found, advice, use_case.all_calls(found.results)), hide)
+        print_json(answer | {"duplicates": {hide(name): hide(other) for name, other in found.duplicates.items()}})
     else:
         _show(found, advice, rows, hide)
         note(f"{time.monotonic() - began:.1f} s, {sum(use_case.all_calls(found.results).values())} API calls")
-    posted = receiver is None or _post(receiver, slack or "", hide(summary.message(found, advice)), found.at)
+    if receiver is not None:
+        is_complete &= _post(receiver, slack or "", hide(summary.message(found, advice)), found.at)
     if found.is_interrupted:
         raise SystemExit(Exit.INTERRUPTED)
-    if found.all_failures or not posted:
+    if not is_complete:
         raise typer.Exit(Exit.FAILED)
     if any(one.idle_hours for one in found.instances) or any(one.unused for one in found.capacity):
         raise typer.Exit(Exit.FOUND)
 
 
-def _progress(scope: str, text: str) -> None:
-    note(f"{scope}: {text}")
+def _progress(hide: "Hide") -> "Callable[[str, str], None]":
+    return lambda scope, text: note(hide(f"{scope}: {text}"))
 
 
-def _duration(option: str, text: str, most: timedelta | None = None) -> timedelta:
+def _duration(option: str, text: str, most: timedelta) -> timedelta:
     from app.errors import AppError, ErrorCode
     from gpufleet.domain import durations
 
@@ -142,10 +165,35 @@ def _duration(option: str, text: str, most: timedelta | None = None) -> timedelt
         found = durations.parse(text)
     except ValueError as error:
         raise AppError(f"{option}: {error}", ErrorCode.WRONG_USE) from error
-    if found < timedelta(hours=2) or (most is not None and found > most):
-        limit = "" if most is None else f" and at most {durations.render(most)}"
-        raise AppError(f"{option}: expected at least 2h{limit}, got {text}", ErrorCode.WRONG_USE)
+    if not timedelta(hours=2) <= found <= most:
+        limit = durations.render(most) + (", the --window" if option == "--idle" else "")
+        raise AppError(f"{option}: expected at least 2h and at most {limit}; got {text}", ErrorCode.WRONG_USE)
     return found
+
+
+def _regions_by_cloud(names: "Sequence[str]", clouds: "Sequence[Cloud]") -> "dict[Cloud, list[str]]":
+    """The regions of each cloud. Raises AppError for one that no cloud has: there, nothing would seem to be idle."""
+    from app.errors import AppError, ErrorCode
+    from gpufleet.domain import regions
+
+    found = {cloud: [name for name in names if name in regions.REGIONS[cloud]] for cloud in clouds}
+    for name in names:
+        if not any(name in known for known in found.values()):
+            # AWS's end in a hyphen and a digit
+            cloud = Cloud.AWS if name[-2:-1] == "-" and Cloud.AWS in clouds else clouds[-1]
+            hint = regions.hint(cloud, name)
+            raise AppError(f"--region: {name!r} is not a known region of {cloud}; {hint}", ErrorCode.WRONG_USE)
+    return found
+
+
+def _check_roles(arns: "Sequence[str]") -> None:
+    from app.errors import AppError, ErrorCode
+
+    for arn in arns:
+        if not (arn.startswith("arn:") and ":role/" in arn):
+            raise AppError(
+                f"--role: expected an ARN as arn:aws:iam::111122223333:role/NAME, got {arn!r}", ErrorCode.WRONG_USE
+            )
 
 
 def _check_page(path: Path) -> None:
@@ -156,6 +204,9 @@ def _check_page(path: Path) -> None:
         raise AppError(f"--html: {path}: folder {path.parent} does not exist; create it", ErrorCode.WRONG_USE)
     if path.is_dir():
         raise AppError(f"--html: {path} is a folder; name a file in it", ErrorCode.WRONG_USE)
+    # a file is replaced, a device is written
+    if not os.access(path if path.exists() and not path.is_file() else path.parent, os.W_OK):
+        raise AppError(f"--html: {path}: no permission to write there; name another file", ErrorCode.WRONG_USE)
 
 
 def _accounts(
@@ -164,9 +215,16 @@ def _accounts(
     """The accounts to scan. Raises AppError if nothing names one and there are no default credentials."""
     from app.errors import AppError, ErrorCode
 
-    found = _aws_accounts(profiles, roles, regions, use_default=not projects)
-    if projects or not (profiles or roles):
-        found += _google_projects(projects, regions)
+    is_aws, is_google = bool(profiles or roles or not projects), bool(projects or not (profiles or roles))
+    own = _regions_by_cloud(regions, [Cloud.AWS] * is_aws + [Cloud.GCP] * is_google)
+    found: list[ScanAccount] = []
+    for cloud, names in own.items():
+        if regions and not names:
+            continue  # another cloud has them
+        if cloud is Cloud.AWS:
+            found += _aws_accounts(profiles, roles, names, use_default=not projects)
+        else:
+            found += _google_projects(projects, names)
     if not found:
         raise AppError(
             "no AWS or Google Cloud credentials found: log in (`aws sso login`, `aws configure`,"
@@ -284,14 +342,12 @@ def _show(found: "Scan", advice: "Sequence[Advice]", rows: int, hide: "Hide") ->
     if every:
         count = f"{rows} of {len(every)}" if len(every) > rows else str(len(every))
         show(f"\nInstances ({count}; most waste first):")
-        shown = summary.NARROW if STDOUT.is_terminal and STDOUT.width < WIDE else summary.HEADINGS
-        columns = [summary.HEADINGS.index(name) for name in shown]
-        cells = [summary.row(one, found.at) for one in every[:rows]]
-        _table(shown, [[row[column] for column in columns] for row in cells], hide)
+        _table(summary.HEADINGS, [summary.row(one, found.at) for one in every[:rows]], hide, summary.NARROW)
     _show_slices(found.slices, rows, hide)
     if found.capacity:
         show("\nReservations:")
-        _table(summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in found.capacity[:rows]], hide)
+        cells = [summary.capacity_row(one) for one in found.capacity[:rows]]
+        _table(summary.CAPACITY_HEADINGS, cells, hide, summary.NARROW_CAPACITY)
     if found.all_failures:
         show("\nNot read:")
     for failure in found.all_failures:
@@ -315,17 +371,39 @@ def _show_slices(found: "Sequence[SliceUse]", rows: int, hide: "Hide") -> None:
         STDOUT.print(line, highlight=False, soft_wrap=True)
 
 
-def _table(headings: "Sequence[str]", rows: "Sequence[Sequence[str]]", hide: "Hide") -> None:
+def _table(
+    headings: "Sequence[str]", rows: "Sequence[Sequence[str]]", hide: "Hide", narrow: "Sequence[str]" = ()
+) -> None:
+    """`narrow`: columns for a terminal that has no place for all, the most important first."""
     from rich.table import Table
 
     shown = [[hide(cell) for cell in cells] for cells in rows]
+    if narrow and STDOUT.is_terminal and _width(headings, shown) > STDOUT.width:
+        while len(narrow) > LEAST_COLUMNS and _width(*_only(narrow, headings, shown)) > STDOUT.width:
+            narrow = narrow[:-1]
+        headings, shown = _only(narrow, headings, shown)
     if not STDOUT.is_terminal:  # a pipe gets complete cells, whatever the width of a terminal is
         widths = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]
         for cells in (headings, *shown):
             line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
             STDOUT.print(line.rstrip(), highlight=False, soft_wrap=True)
         return
-    table = Table(*headings, box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for number, name in enumerate(headings):
+        table.add_column(name, no_wrap=number == 0, overflow="fold")  # whole names: people copy them
     for cells in shown:
         table.add_row(*cells)
     STDOUT.print(table)
+
+
+def _only(
+    wanted: "Sequence[str]", headings: "Sequence[str]", rows: "Sequence[Sequence[str]]"
+) -> "tuple[Sequence[str], list[list[str]]]":
+    """The columns with these headings."""
+    columns = [headings.index(name) for name in wanted]
+    return wanted, [[row[column] for column in columns] for row in rows]
+
+
+def _width(headings: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> int:
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    return sum(widths) + 2 * (len(widths) - 1)

@@ -22,6 +22,13 @@ from gpufleet.scan.model import (
 
 MOST_NAMED: Final = 100
 """Most instances in one command."""
+_TARGETS: Final = 50
+"""Most instances that one `aws ssm send-command` names."""
+_OPS_AGENT: Final = (
+    "curl -sSO https://dl.google.com/cloudagents/add-google-cloud-ops-agent-repo.sh"
+    " && sudo bash add-google-cloud-ops-agent-repo.sh --also-install"
+)
+"""Google's own installation of the Ops Agent on one machine."""
 
 
 class AdviceCode(StrEnum):
@@ -67,8 +74,9 @@ def _of_instances(
 ) -> Iterator[Advice]:
     idle = [one for one in instances if one.verdict is Verdict.IDLE]
     for group, command in _stop_commands(scope, idle, profiles):
+        of = f" of {len(idle):,} that are idle" if len(group) < len(idle) else ""
         yield _advice(
-            AdviceCode.STOP_IDLE, scope, group, command, f"Stop {_count(group)}: no GPU worked in the idle window"
+            AdviceCode.STOP_IDLE, scope, group, command, f"Stop {_count(group)}{of}: no GPU worked in the idle window"
         )
     likely = [one for one in instances if one.verdict is Verdict.LIKELY_IDLE]
     for group, command in _stop_commands(scope, likely, profiles):
@@ -81,13 +89,13 @@ def _of_instances(
             is_saving=False,
         )
     without = [one for one in instances if one.reason in (VerdictReason.NO_METRIC, VerdictReason.METRIC_INCOMPLETE)]
-    if without:
+    for group, command, more in _measure_commands(scope, without, profiles):
         yield _advice(
             AdviceCode.MEASURE,
             scope,
-            without,
-            _measure_command(scope, without, profiles),
-            f"Add a GPU metric to {_count(without)}: nothing shows whether their GPUs work",
+            group,
+            command,
+            f"Add a GPU metric to {_count(group)}: nothing shows whether the GPUs work ({more})",
             is_saving=False,
         )
 
@@ -162,8 +170,8 @@ def _google_commands(
                 f" --{kind} {shlex.quote(place)}{project}",
             )
     others = [one for one in instances if not one.instance.group]
-    for zone in sorted({one.instance.zone for one in others}):
-        for part in _parts([one for one in others if one.instance.zone == zone]):
+    for zone, here in _by_zone(others):
+        for part in _parts(here):
             yield part, f"gcloud compute instances stop {_ids(part)} --zone {zone}{project}"
 
 
@@ -248,18 +256,33 @@ def _per_hour(usd: Decimal) -> str:
     return f"{usd.quantize(money.CENT):,f}"
 
 
-def _measure_command(scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]) -> str:
+def _measure_commands(
+    scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
+) -> Iterator[tuple[Sequence[ScannedInstance], str, str]]:
+    """Yield instances, the command that installs the cloud's agent on them, and what remains to be done after it."""
     if scope.cloud == Cloud.AWS:
-        ids = ",".join(one.instance.id for one in instances[:MOST_NAMED])
-        return (
-            f"aws ssm send-command{_aws_options(scope, profiles)} --document-name AWS-ConfigureAWSPackage"
-            f" --parameters action=Install,name=AmazonCloudWatchAgent --targets Key=InstanceIds,Values={ids}"
-        )
-    return (
-        "gcloud compute instances ops-agents policies create gpu-metrics --agents-rules="
-        f"type=ops-agent,version=current-major,enable-autoupgrade=true --zone {instances[0].instance.zone}"
-        f" --project {shlex.quote(scope.account)}"
-    )
+        for part in _parts(instances, _TARGETS):
+            yield (
+                part,
+                f"aws ssm send-command{_aws_options(scope, profiles)} --document-name AWS-ConfigureAWSPackage"
+                " --parameters action=Install,name=AmazonCloudWatchAgent"
+                f" --targets Key=InstanceIds,Values={','.join(shlex.quote(one.instance.id) for one in part)}",
+                "the command installs CloudWatch's agent; then add `nvidia_gpu` to its configuration",
+            )
+        return
+    for zone, others in _by_zone(instances):
+        for part in _parts(others):
+            yield (
+                part,
+                f"for vm in {_ids(part)}; do gcloud compute ssh $vm --zone {zone}"
+                f" --project {shlex.quote(scope.account)} --command {shlex.quote(_OPS_AGENT)}; done",
+                "the command installs the Ops Agent, which writes one",
+            )
+
+
+def _by_zone(instances: Sequence[ScannedInstance]) -> Iterator[tuple[str, Sequence[ScannedInstance]]]:
+    for zone in sorted({one.instance.zone for one in instances}):
+        yield zone, [one for one in instances if one.instance.zone == zone]
 
 
 def _aws_options(scope: ScanScope, profiles: Mapping[str, str]) -> str:
@@ -267,8 +290,8 @@ def _aws_options(scope: ScanScope, profiles: Mapping[str, str]) -> str:
     return (f" --profile {shlex.quote(profile)}" if profile else "") + f" --region {scope.region}"
 
 
-def _parts(instances: Sequence[ScannedInstance]) -> Iterable[Sequence[ScannedInstance]]:
-    return (instances[start : start + MOST_NAMED] for start in range(0, len(instances), MOST_NAMED))
+def _parts(instances: Sequence[ScannedInstance], most: int = MOST_NAMED) -> Iterable[Sequence[ScannedInstance]]:
+    return (instances[start : start + most] for start in range(0, len(instances), most))
 
 
 def _ids(instances: Sequence[ScannedInstance]) -> str:

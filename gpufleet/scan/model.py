@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from gpufleet.costs.slice_use import SliceUse, in_order
 from gpufleet.domain.model import Instance
 
+INSTANCES: Final = "instances"
+"""The part without which a scope has no result."""
 SLICE_WINDOW: Final = timedelta(hours=1)
 """Time for which the use of slices is read: it needs raw samples, which are too many for a whole day."""
 
@@ -158,6 +160,11 @@ class ScopeResult:
     api_calls: Mapping[str, int] = field(default_factory=dict[str, int])
     metered_series: int = 0
     """Series for which CloudWatch charges a fee."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its instances are known."""
+        return all(one.what != INSTANCES for one in self.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A scan as one HTML file: no network, no script, dark and light, readable on a phone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from html import escape
 from typing import Final
@@ -11,6 +11,9 @@ from gpufleet.scan.advice import Advice
 from gpufleet.scan.model import Scan, Verdict
 
 MOST_ROWS: Final = 500
+_LONG: Final = ' class="long"'
+_LONGEST_LINE: Final = 24
+"""Most characters of a cell in one line: ids and names fit, messages and owners wrap."""
 COLOURS: Final = {
     Verdict.IN_USE: "#228833",
     Verdict.IDLE: "#cc3311",
@@ -28,33 +31,43 @@ code{display:block;background:var(--card);border:1px solid var(--line);border-ra
 margin:.3rem 0;font-size:.85rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;width:100%}th,td{padding:.3rem .5rem;
 border-bottom:1px solid var(--line);text-align:left;white-space:nowrap;font-variant-numeric:tabular-nums}
+td.long{white-space:normal;min-width:12rem}
 .bars{display:grid;grid-template-columns:max-content 1fr;gap:.4rem 1rem;align-items:center}
 .bar{display:flex;align-items:center;gap:.5rem;font-variant-numeric:tabular-nums}.bar i{display:block;height:1.4rem}
 .bar>span{display:flex;flex:none}@media(max-width:40rem){.bars{grid-template-columns:1fr;gap:0}.bar{margin-bottom:.6rem}}
 :focus-visible{outline:2px solid #4477aa;outline-offset:2px}
 .key span{display:inline-block;width:.8em;height:.8em;border-radius:.2em;margin:0 .3em 0 .8em}
 """
+_Shown = Callable[[str], str]
+"""Returns a text as HTML, without what must not be shown."""
 _LONGEST: Final = 75
 """Length of the longest bar in percent: its amount is next to it."""
 
 
-def page(scan: Scan, advice: Sequence[Advice]) -> str:
-    """Return the whole file."""
+def page(scan: Scan, advice: Sequence[Advice], hide: Callable[[str], str] = str) -> str:
+    """Return the whole file. `hide`: replaces what must not be shown in a text."""
+
+    def shown(text: str) -> str:
+        return escape(hide(text))
+
     title = "GPU scan"
     first, *rest = summary.headline(scan)
     body = [
-        f'<h1>{title}</h1><p class="soft">{scan.at:%Y-%m-%d %H:%M} UTC</p><p><b>{escape(first)}</b></p>',
-        "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in rest) + "</ul>",
-        _first(advice),
-        _picture(scan),
-        _table("Instances", summary.HEADINGS, [summary.row(one, scan.at) for one in scan.instances]),
-        _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(scan.slices)),
-        *(f'<p class="soft">{escape(line)}</p>' for line in slice_use.notes(scan.slices)),
-        _table("Reservations", summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in scan.capacity]),
+        f'<h1>{title}</h1><p class="soft">{scan.at:%Y-%m-%d %H:%M} UTC</p><p><b>{shown(first)}</b></p>',
+        "<ul>" + "".join(f"<li>{shown(line)}</li>" for line in rest) + "</ul>",
+        _first(advice, shown),
+        _picture(scan, shown),
+        _table("Instances", summary.HEADINGS, [summary.row(one, scan.at) for one in scan.instances], shown),
+        _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(scan.slices), shown),
+        *(f'<p class="soft">{shown(line)}</p>' for line in slice_use.notes(scan.slices)),
+        _table(
+            "Reservations", summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in scan.capacity], shown
+        ),
         _table(
             "Not read",
             ("scope", "missing", "code", "message"),
             [(str(one.scope), one.what, one.code.value, one.message) for one in scan.all_failures],
+            shown,
         ),
         _method(scan),
     ]
@@ -65,39 +78,39 @@ def page(scan: Scan, advice: Sequence[Advice]) -> str:
     )
 
 
-def _first(advice: Sequence[Advice]) -> str:
+def _first(advice: Sequence[Advice], shown: _Shown) -> str:
     if not advice:
         return ""
     items = "".join(
-        f"<li>{escape(str(one.scope))}: {escape(one.text)}; <b>{escape(summary.amount_of(one))}</b>"
-        f"<code>{escape(one.command)}</code></li>"
+        f"<li>{shown(str(one.scope))}: {shown(one.text)}; <b>{shown(summary.amount_of(one))}</b>"
+        f"<code>{shown(one.command)}</code></li>"
         for one in advice[: summary.FIRST]
     )
     return f"<h2>Do first</h2><ol>{items}</ol>"
 
 
-def _picture(scan: Scan) -> str:
+def _picture(scan: Scan, shown: _Shown) -> str:
     """USD per hour by region and use, as bars."""
     bars: dict[str, dict[Verdict, Decimal]] = {}
     for one in scan.instances:
         if one.usd_per_hour is not None and one.verdict in COLOURS:
             bar = bars.setdefault(f"{one.account} {one.instance.region}", dict.fromkeys(COLOURS, Decimal(0)))
             bar[one.verdict] += one.usd_per_hour
-    shown = sorted(bars.items(), key=lambda item: -sum(item[1].values()))[:20]
-    if not shown:
+    highest = sorted(bars.items(), key=lambda item: -sum(item[1].values()))[:20]
+    if not highest:
         return ""
-    longest = max(sum(bar.values(), Decimal(0)) for _, bar in shown) or Decimal(1)
+    longest = max(sum(bar.values(), Decimal(0)) for _, bar in highest) or Decimal(1)
     key = "".join(f'<span style="background:{colour}"></span>{verdict.value}' for verdict, colour in COLOURS.items())
-    amounts = "; ".join(f"{name} {summary.dollars(sum(bar.values(), Decimal(0)))}" for name, bar in shown)
-    label = escape(f"USD per hour by region and use: {amounts}")
+    amounts = "; ".join(f"{name} {summary.dollars(sum(bar.values(), Decimal(0)))}" for name, bar in highest)
+    label = shown(f"USD per hour by region and use: {amounts}")
     return (
         f'<h2>USD per hour by region and use</h2><p class="key soft">{key}</p>'
-        f'<div class="bars" role="img" aria-label="{label}">{"".join(_bars(shown, longest))}</div>'
+        f'<div class="bars" role="img" aria-label="{label}">{"".join(_bars(highest, longest, shown))}</div>'
     )
 
 
-def _bars(shown: Sequence[tuple[str, dict[Verdict, Decimal]]], longest: Decimal) -> Iterable[str]:
-    for name, bar in shown:
+def _bars(highest: Sequence[tuple[str, dict[Verdict, Decimal]]], longest: Decimal, shown: _Shown) -> Iterable[str]:
+    for name, bar in highest:
         total = sum(bar.values(), Decimal(0))
         parts = "".join(
             f'<i style="width:{float(usd / total) * 100:.2f}%;background:{COLOURS[verdict]}"'
@@ -107,17 +120,18 @@ def _bars(shown: Sequence[tuple[str, dict[Verdict, Decimal]]], longest: Decimal)
         )
         width = float(total / longest) * _LONGEST
         yield (
-            f'<div>{escape(name)}</div><div class="bar"><span style="width:{width:.2f}%">{parts}</span>'
+            f'<div>{shown(name)}</div><div class="bar"><span style="width:{width:.2f}%">{parts}</span>'
             f"{summary.dollars(total)}</div>"
         )
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], shown: _Shown) -> str:
     if not rows:
         return ""
     head = "".join(f"<th>{escape(name)}</th>" for name in headings)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>" for cells in rows[:MOST_ROWS]
+        "<tr>" + "".join(f"<td{_LONG * (len(cell) > _LONGEST_LINE)}>{shown(cell)}</td>" for cell in cells) + "</tr>"
+        for cells in rows[:MOST_ROWS]
     )
     cut = f'<p class="soft">{len(rows) - MOST_ROWS} more: use --json.</p>' if len(rows) > MOST_ROWS else ""
     return (

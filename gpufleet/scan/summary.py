@@ -24,10 +24,12 @@ LONGEST_CELL: Final = 40
 """Most characters of an owner in a table. JSON has the whole text."""
 LONGEST_COMMAND: Final = 700
 """Most characters of a command in a message: Slack accepts 40,000 in all, and cuts longer lines."""
-NARROW: Final = ("instance", "type", "region", "USD/h", "use", "waste USD")
-"""Headings for a narrow terminal."""
+NARROW: Final = ("instance", "use", "USD/h", "waste USD", "type", "region", "owner")
+"""Headings for a narrow terminal, the most important first."""
+NARROW_CAPACITY: Final = ("id", "unused", "USD/h unused", "type", "total", "place")
 SLICES: Final = "Slices and shared accelerators, use in the last hour"
 """Title of their table."""
+_ACCOUNT_ID: Final = re.compile(r"\d{12}")
 CAPACITY_HEADINGS: Final = ("account", "place", "id", "kind", "type", "total", "unused", "USD/h unused")
 
 
@@ -79,6 +81,11 @@ def headline(scan: Scan) -> list[str]:
     """Return the totals as sentences."""
     found = totals(scan)
     unpriced = f" and {found.unpriced} of unknown price" if found.unpriced else ""
+    failed = f"{_some(len(scan.all_failures), 'part')} could not be read"
+    if scan.all_failures and not any(result.is_read for result in scan.results):
+        # totals of 0 would look like an account without GPUs
+        why = "interrupted" if scan.is_interrupted else failed
+        return [f"no instances could be listed: {why}"]
     lines = [
         f"{_places(scan)}: {found.running} running"
         f" GPU instance{'s' * (found.running != 1)}, {dollars(found.usd_per_hour)} USD/h{unpriced}"
@@ -101,7 +108,7 @@ def headline(scan: Scan) -> list[str]:
     if scan.is_interrupted:
         lines.append("interrupted: the scan is incomplete")
     if scan.all_failures:
-        lines.append(f"not complete: {_some(len(scan.all_failures), 'part')} could not be read, see below")
+        lines.append(f"not complete: {failed}")
     return lines
 
 
@@ -295,12 +302,32 @@ def shortened(text: str, most: int) -> str:
 def redactor(scan: Scan, names: Iterable[str] = ()) -> Callable[[str], str]:
     """Return a function that replaces account ids and project names in a text. The same one gets the same name.
 
-    `names`: more names, as of profiles and roles. Numbers of 12 digits in ARNs are replaced, too.
+    `names`: more names, as of profiles and roles. Any other number of 12 digits is replaced, too.
     """
-    known = dict.fromkeys(result.scope.account for result in scan.results)
-    known |= dict.fromkeys(one.scope.account for one in scan.all_failures)
+    accounts = dict.fromkeys(result.scope.account for result in scan.results)
+    known = accounts | dict.fromkeys(one.scope.account for one in scan.all_failures)
     known |= dict.fromkeys(name for name in names if name)
     hidden = {name: f"account-{number}" for number, name in enumerate(known, 1)}
-    parts = [re.escape(name) for name in sorted(hidden, key=len, reverse=True)]
-    pattern = re.compile("|".join([*(rf"(?<![\w-]){part}(?![\w-])" for part in parts), r"(?<=:)\d{12}(?=:)"]))
+    return _hide(hidden, accounts)
+
+
+def anonymous(names: Iterable[str]) -> Callable[[str], str]:
+    """Like `redactor`, before the accounts are known: each one is called "account"."""
+    return _hide(dict.fromkeys(names, "account"), ())
+
+
+def _hide(hidden: Mapping[str, str], accounts: Iterable[str]) -> Callable[[str], str]:
+    """`accounts`: names that are also hidden as a part of another name, as in `research-7-team`."""
+    parts = [
+        rf"(?<!\d){name}(?!\d)"
+        if _ACCOUNT_ID.fullmatch(name)
+        else rf"(?<!\w){re.escape(name)}(?!\w)"
+        if name in accounts
+        else rf"(?<![\w-]){re.escape(name)}(?![\w-])"
+        for name in sorted(hidden, key=len, reverse=True)
+    ]
+    # not the digits of an amount
+    # an ellipsis marks cut text, which may begin with a part of an account id
+    others = [rf"(?<![\w.]){_ACCOUNT_ID.pattern}(?!\w|\.\d)", r"(?<![\w.])\d{3,11}(?=…)"]
+    pattern = re.compile("|".join([*parts, *others]))
     return lambda text: pattern.sub(lambda match: hidden.get(match[0], "account"), text)

@@ -55,8 +55,8 @@ def _environment_of(folders: Folders) -> Finding:
 def _pulumi(folders: Folders, environment: Mapping[str, str]) -> Finding:
     pulumi = find_pulumi(folders, environment)
     if pulumi is None:
-        where = f"neither on PATH nor in {folders.cache}"
-        return Finding(name="pulumi", ok=False, found=f"no {PULUMI_VERSION} {where}", remedy="run `make setup`")
+        where = f"{PULUMI_VERSION} is neither on PATH nor in {folders.cache}"
+        return Finding(name="pulumi", ok=False, found=where, remedy="run `make setup` in a clone")
     ok = has_language_host(pulumi)
     return Finding(
         name="pulumi",

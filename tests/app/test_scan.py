@@ -15,7 +15,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.scan import summary
 from gpufleet.scan.judge import ScanWindows
-from gpufleet.scan.model import FailureCode, Scan, ScanScope
+from gpufleet.scan.model import FailureCode, Scan, ScanScope, ScopeResult
 
 WINDOWS = ScanWindows(now=datetime(2026, 11, 26, 12, 30, tzinfo=UTC))
 
@@ -147,7 +147,9 @@ def test_parts_after_one_that_hangs_are_named_and_the_instances_are_shown() -> N
     ("cloud", "code", "expected", "remedy"),
     [
         pytest.param(Cloud.AWS, "NoCredentials", FailureCode.CREDENTIALS, "aws sso login", id="SSO expired"),
-        pytest.param(Cloud.AWS, "ProfileNotFound", FailureCode.CREDENTIALS, "aws sso login", id="unknown profile"),
+        pytest.param(
+            Cloud.AWS, "ProfileNotFound", FailureCode.CREDENTIALS, "aws configure list-profiles", id="unknown profile"
+        ),
         pytest.param(Cloud.AWS, "OptInRequired", FailureCode.DENIED, "--print-policy aws", id="opt-in region"),
         pytest.param(
             Cloud.GCP, "RefreshError", FailureCode.CREDENTIALS, "gcloud auth application-default login", id="Google"
@@ -158,3 +160,25 @@ def test_parts_after_one_that_hangs_are_named_and_the_instances_are_shown() -> N
 def test_a_failure_has_a_code_and_a_remedy(cloud: str, code: str, expected: FailureCode, remedy: str) -> None:
     failure = failure_of(ScanScope(cloud, "x"), "instances", CloudError("<html>" + "long " * 500, code))
     assert failure.code is expected and remedy in failure.message and len(failure.message) < 350
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("arn:aws:iam::111122223333:user/x", "arn:aws:iam::account-1:user/x", id="ARN"),
+        pytest.param("x111122223333y", "xaccount-1y", id="within a name"),
+        pytest.param("of 999988887777.", "of account.", id="another account"),
+        pytest.param("12.123456789012 USD", "12.123456789012 USD", id="an amount"),
+        pytest.param("i-0111122223333444", "i-0111122223333444", id="an instance"),
+        pytest.param("research-7-team of research-77", "account-2-team of research-77", id="project"),
+        pytest.param("prod: production, prod-cluster", "account-3: production, prod-cluster", id="profile"),
+        pytest.param("is not authorized: 11112222…", "is not authorized: account…", id="cut in the middle"),
+    ],
+)
+def test_redaction_hides_names_of_accounts_and_nothing_else(text: str, shown: str) -> None:
+    scopes = (ScanScope(Cloud.AWS, "111122223333", "us-east-1"), ScanScope(Cloud.GCP, "research-7"))
+    found = Scan(
+        at=WINDOWS.now, window=WINDOWS.whole, idle_window=WINDOWS.idle,
+        results=[ScopeResult(scope=scope) for scope in scopes], failures=[],
+    )  # fmt: skip
+    assert summary.redactor(found, ["prod"])(text) == shown

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from app.errors import AppError
+from app.settings_draft import Answers, draft
 from cli.commands import build
 from cli.settings import problems_of
 from gpufleet.settings import KEY
@@ -86,7 +88,7 @@ def test_instances_in_use_become_pools_of_a_valid_file(tmp_path: Path) -> None:
         "zone": "eu-west-1a", "machine_type": "g6.xlarge", "count": 1, "existing": "cr-0123456789abcdef0",
     }  # fmt: skip
     assert fleet["account"] == "222233334444" and "111122223333" not in json.dumps(fleet)
-    assert any("1 idle instances are not part of a pool" in line for line in answer["decide"])
+    assert any("1 idle instance is not part of a pool" in line for line in answer["decide"])
 
 
 def test_prices_come_from_the_scan_and_are_marked(tmp_path: Path) -> None:
@@ -120,7 +122,24 @@ def test_without_a_scan_answers_make_one_pool(tmp_path: Path) -> None:
         ),
         pytest.param(None, [], "state --machine-type", id="nothing stated"),
         pytest.param({"a": 1}, [], "it has no list of instances", id="not a scan"),
-        pytest.param({"instances": []}, [], "the scan has no GPU instances", id="an empty scan"),
+        pytest.param(
+            {"instances": []},
+            [],
+            "the scan has no GPU instances: leave --from out, and state --machine-type",
+            id="an empty scan",
+        ),
+        pytest.param(
+            SCAN,
+            ["--cloud", "gcp"],
+            "no GPU instances in gcp, only in aws 222233334444 eu-west-1",
+            id="a scan of another cloud",
+        ),
+        pytest.param(
+            SCAN,
+            ["--region", "us-west-2"],
+            "no GPU instances in us-west-2, only in aws",
+            id="a scan of other regions",
+        ),
     ],
 )
 def test_missing_answers_are_named(
@@ -128,6 +147,33 @@ def test_missing_answers_are_named(
 ) -> None:
     with pytest.raises(AppError, match=message):
         init(tmp_path, scan, *options)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "team"),
+    [
+        pytest.param("222233334444-ml", "team-222233334444-g6", "team-222233334444-ml", id="begins with a digit"),
+        pytest.param(
+            "very long name of an owner", "very-long-name-of-g6", "very-long-name-of-an-own", id="longer than a name"
+        ),
+        pytest.param("***", "team-g6", "team", id="no letters"),
+    ],
+)
+def test_any_owner_gives_a_valid_pool(tmp_path: Path, owner: str, name: str, team: str) -> None:
+    fleet, _ = init(tmp_path, {"instances": [instance(owner=owner)]})
+    assert [(pool["name"], pool["owner"]) for pool in fleet["pools"]] == [(name, team)]
+
+
+def test_pools_of_one_long_owner_have_different_names(tmp_path: Path) -> None:
+    types = ("g6.xlarge", "g6.2xlarge", "g6.4xlarge")
+    fleet, _ = init(tmp_path, {"instances": [instance(owner="x" * 40, machine_type=one) for one in types]})
+    names = [pool["name"] for pool in fleet["pools"]]
+    assert names == [f"{'x' * 17}-g6", f"{'x' * 17}-2", f"{'x' * 17}-3"]
+
+
+def test_an_account_that_the_scan_hides_is_left_to_decide() -> None:
+    found = draft(Answers(environment="test"), {"instances": [instance(account="account-1")]}, datetime.now(UTC))
+    assert any("hides the account as account-1 (--redact)" in line for line in found.decide)
 
 
 def test_an_existing_file_is_kept(tmp_path: Path) -> None:

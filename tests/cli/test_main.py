@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from app.errors import AppError
 from cli import commands
@@ -25,6 +27,15 @@ def test_interrupt_during_loading_is_one_line(tmp_path: Path) -> None:
     assert (
         done.stderr == "gpufleet: interrupted; completed steps are recorded, and the next run continues from there\n"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "scan"], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.stderr == "gpufleet: interrupted; nothing was changed\n", "a scan completes no steps in an account"
+
+
+def test_the_version_is_printed_without_a_command() -> None:
+    done = CliRunner().invoke(commands.lazy(), ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"gpufleet {version('gpu-fleet')}\n")
 
 
 def test_interrupt_during_a_command_is_one_line_and_json() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,7 @@ def test_wrong_credentials_are_one_clear_error(cloud: AwsCloud, key: str, messag
     done = scan(cloud, key=key)
     assert done.returncode == 1 and message in done.stdout
     assert "Traceback" not in done.stderr
+    assert done.stdout.startswith("no instances could be listed: 1 part could not be read\n"), "0 USD would be wrong"
 
 
 def test_no_credentials_are_a_wrong_use_with_a_remedy() -> None:
@@ -164,7 +166,12 @@ sso_start_url = https://company.awsapps.com/start
     ("arguments", "more", "messages"),
     [
         pytest.param([], {"AWS_PROFILE": "team"}, ["444455556666 us-east-1"], id="AWS_PROFILE"),
-        pytest.param([], {"AWS_PROFILE": "gone"}, ["AWS profile 'gone'", "aws sso login"], id="unknown AWS_PROFILE"),
+        pytest.param(
+            [],
+            {"AWS_PROFILE": "gone"},
+            ["AWS profile 'gone'", "aws configure list-profiles"],
+            id="unknown AWS_PROFILE",
+        ),
         pytest.param(
             ["--profile", "team", "--profile", "admin"], {}, ["admin is the same account as team"], id="duplicate"
         ),
@@ -206,6 +213,27 @@ def test_an_instance_that_ends_is_not_charged_and_needs_no_action(cloud: AwsClou
     (one,) = found["instances"]
     assert (one["use"], one["usd_per_hour"], one["idle_hours"]) == ("stopped", None, 0)
     assert not found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        pytest.param(60, ["instance", "use", "USD/h", "waste USD"], id="narrow"),
+        pytest.param(80, ["instance", "use", "USD/h", "waste USD", "type", "region"], id="usual"),
+    ],
+)
+def test_a_narrow_terminal_shows_whole_names_in_fewer_columns(
+    cloud: AwsCloud, width: int, headings: list[str]
+) -> None:
+    long = [f"i-0123456789abcdef{number}" for number in range(3)]
+    for one, name in zip(cloud.regions["us-east-1"].instances, long, strict=False):
+        one.id = name
+    done = scan(cloud, "--region", "us-east-1", more={"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": str(width)})
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout).splitlines()
+    (first,) = (number for number, line in enumerate(lines) if line.startswith("Instances ("))
+    assert re.split(r"\s{2,}", lines[first + 1].strip()) == headings
+    table = lines[first + 1 : first + 6]
+    assert {line.split()[0] for line in table[1:]} == {*long, "i-stopped"} and max(map(len, table)) <= width
 
 
 def test_hostile_tags_change_neither_the_table_nor_the_terminal(cloud: AwsCloud) -> None:
@@ -268,6 +296,40 @@ def test_a_store_that_fails_is_named_and_accounts_and_projects_are_in_one_scan(c
     assert "secret" not in done.stdout + done.stderr and "research-7" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--region", "us-est-1"], "did you mean us-west-1 or us-east-1 or us-west-2?", id="AWS"),
+        pytest.param(["--region", "us-central11"], "did you mean us-central1 or me-central1?", id="Google Cloud"),
+        pytest.param(
+            ["--project", "research-7", "--region", "us-east-1"],
+            "choose one of gcp: this one is aws's",
+            id="other cloud",
+        ),
+        pytest.param(
+            ["--role", "gpu-scan"], "expected an ARN as arn:aws:iam::111122223333:role/NAME", id="role name"
+        ),
+    ],
+)
+def test_names_that_cannot_exist_are_refused_and_not_reported_as_empty(
+    cloud: AwsCloud, arguments: list[str], message: str
+) -> None:
+    done = scan(cloud, *arguments)
+    assert done.returncode == 2 and message in done.stderr and not done.stdout and not cloud.calls
+
+
+def test_a_region_of_one_cloud_is_read_in_that_cloud_only(cloud: AwsCloud) -> None:
+    with google_cloud() as google:
+        google.projects["research-7"] = [GoogleVm(name="worker", number=1, launched=OLD)]
+        more = google.environment() | {"GOOGLE_CLOUD_PROJECT": "research-7"}
+        found = document(scan(cloud, "--json", "--region", "us-central1", more=more))
+        assert ([one["id"] for one in found["instances"]], found["failures"]) == (["worker"], [])
+        assert not cloud.calls, "AWS has no us-central1"
+        google.calls.clear()
+        found = document(scan(cloud, "--json", "--region", "eu-west-1", more=more))
+        assert [one["id"] for one in found["instances"]] == ["i-far"] and not google.calls
+
+
 def test_an_account_without_gpus_is_not_an_error(cloud: AwsCloud) -> None:
     cloud.regions = {"us-east-1": AwsRegion(), "eu-west-1": AwsRegion()}
     done = scan(cloud)
@@ -277,10 +339,35 @@ def test_an_account_without_gpus_is_not_an_error(cloud: AwsCloud) -> None:
 
 def test_redacted_output_names_no_account(cloud: AwsCloud, tmp_path: Path) -> None:
     page = tmp_path / "scan.html"
+    first, second = cloud.regions["us-east-1"].instances[:2]
+    first.tags, second.tags = {"Owner": "111122223333-ml"}, {"Owner": "arn:aws:iam::999988887777:user/x"}
     for arguments in (["--json"], ["--html", str(page)]):
         done = scan(cloud, "--redact", *arguments)
-        assert "111122223333" not in done.stdout and "account-1" in done.stdout
+        assert "account-1" in done.stdout and "account-1-ml" in done.stdout
+        assert not any(account in done.stdout + done.stderr for account in ("111122223333", "999988887777"))
+        assert "aws account us-east-1: 4 GPU instances" in done.stderr
     assert "111122223333" not in page.read_text() and "account-1" in page.read_text()
+
+
+def test_redacted_output_hides_projects_and_profiles_and_leaves_a_valid_page(cloud: AwsCloud, tmp_path: Path) -> None:
+    config, page = tmp_path / "config", tmp_path / "scan.html"
+    config.write_text(
+        PROFILES.replace("profile team", "profile main").replace("profile admin", "profile r&d-444455556666")
+    )
+    profiles = ["--profile", "main", "--profile", "r&d-444455556666", "--profile", "r&d"]
+    more = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": str(config)}
+    with google_cloud() as google:
+        google.projects["research-7"] = [
+            GoogleVm(name="worker", number=1, launched=OLD, labels={"owner": "research-7-team"})
+        ]
+        done = scan(
+            cloud, *profiles, "--project", "research-7", "--json", "--redact", "--html", str(page),
+            more=more | google.environment(),
+        )  # fmt: skip
+    text = page.read_text()
+    assert "<main>" in text, "a profile named as an element"
+    assert not any(name in text + done.stdout + done.stderr for name in ("research-7", "4444", "r&d", "r&amp;d"))
+    assert document(done)["duplicates"] == {"account-5": "account-4"}
 
 
 def test_names_from_tags_are_escaped_in_the_page(cloud: AwsCloud, tmp_path: Path) -> None:
@@ -288,6 +375,20 @@ def test_names_from_tags_are_escaped_in_the_page(cloud: AwsCloud, tmp_path: Path
     page = tmp_path / "scan.html"
     scan(cloud, "--html", str(page))
     assert "<script>" not in page.read_text() and "&lt;script&gt;" in page.read_text()
+
+
+def test_long_messages_of_the_page_wrap(cloud: AwsCloud, tmp_path: Path) -> None:
+    cloud.regions["eu-west-1"].refuses = frozenset({"DescribeInstances"})
+    page = tmp_path / "scan.html"
+    scan(cloud, "--html", str(page))
+    assert '<td class="long">ec2:describe_instances in eu-west-1 was refused' in page.read_text()
+    assert "<td>i-idle</td>" in page.read_text(), "an id stays in one line"
+
+
+def test_a_page_that_cannot_be_written_does_not_lose_the_result(cloud: AwsCloud) -> None:
+    done = scan(cloud, "--html", "/dev/full")
+    assert done.returncode == 1 and "--html /dev/full: cannot be written: No space left" in done.stderr
+    assert "Do first:" in done.stdout
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_the_scan(cloud: AwsCloud, tmp_path: Path) -> None:
@@ -310,8 +411,12 @@ def test_an_expired_token_is_named_with_the_remedy(cloud: AwsCloud) -> None:
     ("arguments", "message"),
     [
         pytest.param(["--window", "a week"], "--window: 'a week' is not a duration", id="not a duration"),
-        pytest.param(["--window", "30d"], "--window: expected at least 2h and at most 14d, got 30d", id="too long"),
-        pytest.param(["--idle", "5m"], "--idle: expected at least 2h, got 5m", id="too short"),
+        pytest.param(["--window", "30d"], "--window: expected at least 2h and at most 14d; got 30d", id="too long"),
+        pytest.param(["--window", "0h"], "--window: expected at least 2h and at most 14d; got 0h", id="none"),
+        pytest.param(
+            ["--idle", "5m"], "--idle: expected at least 2h and at most 7d, the --window; got 5m", id="too short"
+        ),
+        pytest.param(["--idle", "8d"], "at most 7d, the --window; got 8d", id="idle for longer than is read"),
     ],
 )
 def test_wrong_options_are_named(cloud: AwsCloud, arguments: list[str], message: str) -> None:

@@ -122,6 +122,39 @@ def test_no_advice_about_capacity_without_a_known_saving(held: ScannedCapacity) 
     assert advise(scan(capacity=(held,))) == []
 
 
+BLIND = replace(IDLE, verdict=Verdict.UNKNOWN, reason=VerdictReason.NO_METRIC)
+
+
+def test_a_missing_metric_on_aws_needs_the_agent_and_its_configuration() -> None:
+    found = advise(scan(*(replace(BLIND, instance=replace(PLAIN, id=f"i-{number}")) for number in range(60))))
+    assert [one.text.split(" (")[0] for one in found] == [
+        "Add a GPU metric to 50 instances", "Add a GPU metric to 10 instances"
+    ]  # fmt: skip
+    assert "then add `nvidia_gpu` to its configuration" in found[0].text
+    assert found[1].command.endswith(f"Values={','.join(f'i-{number}' for number in range(50, 60))}")
+
+
+def test_a_missing_metric_on_google_cloud_needs_the_ops_agent_on_each_machine() -> None:
+    scope = ScanScope(Cloud.GCP, "research-7")
+    machines = [
+        replace(BLIND, instance=replace(PLAIN, cloud=Cloud.GCP, id=name, zone=zone))
+        for name, zone in (("a", "us-central1-a"), ("b", "us-central1-b"), ("c", "us-central1-a"))
+    ]
+    result = ScopeResult(scope=scope, instances=machines)
+    found = advise(replace(scan(), results=[result]))
+    commands = [one.command.partition(" --command ")[0] for one in found]
+    assert commands == [
+        "for vm in a c; do gcloud compute ssh $vm --zone us-central1-a --project research-7",
+        "for vm in b; do gcloud compute ssh $vm --zone us-central1-b --project research-7",
+    ]
+    assert "add-google-cloud-ops-agent-repo.sh --also-install" in found[0].command
+
+
+def test_a_command_that_stops_a_part_states_how_many_there_are() -> None:
+    found = advise(scan(*(replace(IDLE, instance=replace(PLAIN, id=f"i-{number}")) for number in range(1_100))))
+    assert found[0].text == "Stop 100 instances (g6.xlarge) of 1,100 that are idle: no GPU worked in the idle window"
+
+
 def test_certain_savings_come_first() -> None:
     blind = replace(IDLE, verdict=Verdict.UNKNOWN, reason=VerdictReason.NO_METRIC, usd_per_hour=Decimal(98))
     likely = replace(IDLE, verdict=Verdict.LIKELY_IDLE, reason=VerdictReason.POWER_IDLE, usd_per_hour=Decimal(50))
