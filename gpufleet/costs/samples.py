@@ -19,7 +19,7 @@ _INFINITY: Final = float("inf")
 _BEFORE: Final = timedelta(milliseconds=1)
 """Scrapes have times in whole milliseconds, and are further apart."""
 _CLOCKS: Final = 2.0
-"""Seconds that the clocks of an instance and of the metrics store may differ by. An engine needs longer to start."""
+"""Seconds that the clocks of an instance and of the metrics store may differ by."""
 KEEP_EVERY: Final = timedelta(minutes=5)
 """Readings closer together than this are thinned; first, last and both sides of a reset always stay."""
 
@@ -249,13 +249,30 @@ def _add_zeros(
 
 
 def _restart(by_time: dict[datetime, dict[str, int]], starts: Iterable[float], since: datetime) -> None:
-    """Add a reading of 0 before the first one of each process that began after `since`."""
+    """Add a reading of 0 before the first one of each process that began after `since`.
+
+    A reading shortly after the start can be of the process before it, since clocks differ. The next one then shows
+    lower counters.
+    """
+    times = sorted(by_time)
     for start in starts:
         if start + _CLOCKS <= since.timestamp():
             continue
-        at = min((time for time in by_time if time.timestamp() >= start + _CLOCKS), default=None)
-        if at is not None and at - _BEFORE not in by_time:
-            by_time[at - _BEFORE] = dict.fromkeys(by_time[at], 0)
+        first, following = [*(time for time in times if time.timestamp() >= start), None, None][:2]
+        if first is None:
+            continue
+        if (
+            following is not None
+            and first.timestamp() < start + _CLOCKS
+            and _falls(by_time[first], by_time[following])
+        ):
+            first = following
+        if first - _BEFORE not in by_time:
+            by_time[first - _BEFORE] = dict.fromkeys(by_time[first], 0)
+
+
+def _falls(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    return any(after[name] < value for name, value in before.items() if name in after)
 
 
 def _by_copy(counters: Iterable[RawSeries], parts: Sequence[str] = ()) -> list[Mapping[str, RawSeries]]:

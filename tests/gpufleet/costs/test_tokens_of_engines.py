@@ -295,3 +295,23 @@ def test_a_counter_that_a_store_misses_at_one_scrape_has_not_restarted() -> None
     gauge = [line for line in pages[0][1].splitlines() if "num_requests" in line]
     mixed = [(T0, "\n".join((*gauge, ""))), *pages]
     assert counted(readings("f", METRIC_NAMES, scraped("vllm", mixed))).prompt == 3
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PAGES if kind != "vllm"])  # its page states its start
+@pytest.mark.parametrize(
+    ("start", "prompts", "counted_prompts"),
+    [
+        pytest.param(-0.2, [0, 1, 1, 1], 1, id="it counts within a second of its start"),
+        pytest.param(1.5, [480, 490, 500, 7, 9], 29, id="a clock shows the process before it too late"),
+        pytest.param(2.5, [480, 490, 500, 7, 9], 29, id="equal clocks"),
+        pytest.param(2.5, [1, 2, 3, 7, 9], 11, id="it counts more than the process before it"),
+    ],
+)
+def test_tokens_near_the_start_of_a_process_are_counted_once(
+    kind: str, start: float, prompts: Sequence[int], counted_prompts: int
+) -> None:
+    second = timedelta(seconds=1)
+    pages = [(T0 + n * second, PAGES[kind](Served(prompt=(count, 0)))) for n, count in enumerate(prompts)]
+    labels = {**TARGET, "__name__": METRIC_NAMES.engine_start, "instance": "10.0.0.1:9500", "job": "node"}
+    agent = RawSeries(labels, [ActivitySample(T0 + 5 * second, (T0 + start * second).timestamp())])
+    assert counted(readings("f", METRIC_NAMES, [*scraped(kind, pages), agent])).prompt == counted_prompts
