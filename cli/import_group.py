@@ -14,7 +14,7 @@ from cli.files import write_json, write_text
 from cli.options import JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.settings import PREFIX, read_config
-from gpufleet.clouds.aws.calls import NOT_ALLOWED, AwsCalls
+from gpufleet.clouds.aws.calls import NO_CREDENTIALS, NOT_ALLOWED, AwsCalls
 from gpufleet.clouds.aws.existing_groups import ACTIONS, AwsExistingGroups
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
@@ -90,9 +90,14 @@ def _compared(settings: Settings, pool: PoolSettings, group: str) -> Adoption:
         existing = source.read(group)
         siblings = source.of_pool(settings.environment, pool.name)
     except CloudError as error:
-        needed = f"; the command needs {', '.join(ACTIONS)}" if error.code in NOT_ALLOWED else ""
-        raise AppError(f"{error}{needed}") from error
+        raise AppError(f"{error}{_remedy(error)}") from error
     return compare(existing, groups_of(settings, pool), siblings)
+
+
+def _remedy(error: CloudError) -> str:
+    if error.code == NO_CREDENTIALS:
+        return "; log in (`aws sso login`), or name a profile (AWS_PROFILE)"
+    return f"; the command needs {', '.join(ACTIONS)}" if error.code in NOT_ALLOWED else ""
 
 
 def _show(found: Adoption) -> None:

@@ -5,10 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from botocore.exceptions import NoCredentialsError
 from typer.testing import CliRunner, Result
 
 from app.errors import AppError
@@ -134,6 +136,16 @@ def test_credentials_of_another_account_are_refused(tmp_path: Path, monkeypatch:
     error = run(of_aws(tmp_path)).exception
     assert isinstance(error, AppError)
     assert "the credentials are of account 999999999999" in str(error)
+
+
+def test_missing_credentials_are_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise NoCredentialsError
+
+    client = SimpleNamespace(get_caller_identity=refuse)
+    monkeypatch.setattr(import_group, "AwsCalls", lambda region: AwsCalls(region, lambda _: client))
+    error = str(run(of_aws(tmp_path)).exception)
+    assert error.endswith("Unable to locate credentials; log in (`aws sso login`), or name a profile (AWS_PROFILE)")
 
 
 def test_unknown_pool_is_refused(tmp_path: Path) -> None:
