@@ -139,7 +139,7 @@ def _scan(server: Connection, instances: int) -> Took:
 def serve(pipe: Connection, instances: int) -> None:
     """Emulate the account. Send its environment; when asked, send the times of all calls."""
     now = datetime.now(UTC)
-    launched, idle, busy = now - timedelta(days=30), hours(now, 0), hours(now, 40)
+    launched, idle, busy = now - timedelta(days=30), hours(0), hours(40)
     with aws_cloud() as cloud:
         cloud.regions |= {
             name: AwsRegion(

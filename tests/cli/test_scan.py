@@ -20,8 +20,7 @@ from tests.fixtures import local_token
 from tests.fixtures.scan.aws_accounts import AwsCloud, AwsInstance, AwsRegion, aws_cloud, hours
 from tests.fixtures.scan.google_projects import GoogleVm, google_cloud
 
-NOW = datetime.now(UTC)
-OLD = NOW - timedelta(days=30)
+OLD = datetime.now(UTC) - timedelta(days=30)
 
 
 @pytest.fixture
@@ -29,8 +28,8 @@ def cloud() -> Generator[AwsCloud]:
     with aws_cloud() as made:
         made.regions["us-east-1"] = AwsRegion(
             instances=[
-                AwsInstance(id="i-idle", launched=OLD, gpus=[hours(NOW, 0)], tags={"Owner": "ml"}),
-                AwsInstance(id="i-busy", launched=OLD, gpus=[hours(NOW, 40)]),
+                AwsInstance(id="i-idle", launched=OLD, gpus=[hours(0)], tags={"Owner": "ml"}),
+                AwsInstance(id="i-busy", launched=OLD, gpus=[hours(40)]),
                 AwsInstance(id="i-blind", launched=OLD),
                 AwsInstance(id="i-stopped", launched=OLD, state="stopped"),
             ],
@@ -207,7 +206,7 @@ def test_a_region_that_refuses_the_credentials_is_named(cloud: AwsCloud) -> None
 
 def test_an_instance_that_ends_is_not_charged_and_needs_no_action(cloud: AwsCloud) -> None:
     cloud.regions["us-east-1"] = AwsRegion(
-        instances=[AwsInstance(id="i-ending", launched=OLD, state="shutting-down", gpus=[hours(NOW, 0)])]
+        instances=[AwsInstance(id="i-ending", launched=OLD, state="shutting-down", gpus=[hours(0)])]
     )
     found = document(scan(cloud, "--region", "us-east-1", "--json"))
     (one,) = found["instances"]
@@ -448,7 +447,7 @@ def test_slow_regions_are_read_at_the_same_time(cloud: AwsCloud) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_instances_are_read_completely(cloud: AwsCloud) -> None:
-    idle = hours(NOW, 0, 24)
+    idle = hours(0, 24)
     cloud.regions["us-east-1"].instances = [
         AwsInstance(id=f"i-{number:017x}", launched=OLD, gpus=[idle]) for number in range(10_000)
     ]

@@ -287,8 +287,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
         old = now - timedelta(days=30)
         cloud.regions["us-east-1"] = AwsRegion(
             instances=[
-                AwsInstance(id="i-idle", launched=old, gpus=[hours(now, 0)], tags={"Owner": "ml"}),
-                AwsInstance(id="i-busy", launched=old, gpus=[hours(now, 40)], tags={"Owner": "ml"}),
+                AwsInstance(id="i-idle", launched=old, gpus=[hours(0)], tags={"Owner": "ml"}),
+                AwsInstance(id="i-busy", launched=old, gpus=[hours(40)], tags={"Owner": "ml"}),
             ]
         )
         variables = {
