@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import reduce
 from typing import Final
 
 from app.cost_sources import METRIC_NAMES, PrometheusSampleSource
@@ -49,14 +50,12 @@ class UnmanagedSlices:
     """The idle ones first."""
 
 
-def read(
-    store: PrometheusSamples, ids: Sequence[str], window: timedelta, now: datetime, at_once: int = AT_ONCE
-) -> list[RawSeries]:
+def read(store: PrometheusSamples, ids: Sequence[str], window: timedelta, now: datetime) -> list[RawSeries]:
     """Raw samples of accelerators and engines in the window. Raises OSError."""
     source, names = PrometheusSampleSource(store), "|".join(NAMES)
     found: list[RawSeries] = []
-    for start in range(0, len(ids), at_once):
-        selector = f'{{__name__=~"{names}",{of_instances(ids[start : start + at_once])}}}'
+    for start in range(0, len(ids), AT_ONCE):
+        selector = f'{{__name__=~"{names}",{of_instances(ids[start : start + AT_ONCE])}}}'
         found += source.samples(selector, now - window, now)
     return found
 
@@ -191,14 +190,7 @@ def _at_rest(rows: Iterable[UnitHour], window: timedelta, *, is_shared: bool = F
         hours[row.hour].append(row)
     slots = 0
     for own in hours.values():
-        rest = _any(row.engine_idle if is_shared and row.engine else row.idle for row in own)
-        unproved = _any(row.seen & ~row.engine_idle for row in own if row.engine)
+        rest = reduce(int.__or__, (row.engine_idle if is_shared and row.engine else row.idle for row in own), 0)
+        unproved = reduce(int.__or__, (row.seen & ~row.engine_idle for row in own if row.engine), 0)
         slots += (rest & ~unproved).bit_count()
     return Use.IDLE if slots * _SLOT >= COVERAGE * window else Use.UNKNOWN
-
-
-def _any(bits: Iterable[int]) -> int:
-    found = 0
-    for one in bits:
-        found |= one
-    return found

@@ -11,9 +11,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 
+from gpufleet.costs import slice_view
+
 HEADINGS: Final = ("slice", "user", "use", "share", "USD/h")
-_SHORT: Final = 12
-"""Characters of a device's name in a table: its UUID has 40."""
 RECLAIM: Final = (
     "do not stop an instance for an idle slice while its other slices work or are unknown: to reclaim the slice, give"
     " it to other work, or divide the accelerator in another way"
@@ -68,28 +68,20 @@ def rows(found: Sequence[SliceUse]) -> list[tuple[str, ...]]:
     """The cells under HEADINGS."""
     return [
         (
-            " ".join(part for part in (one.instance_id, _short(one.device), one.slice, one.profile) if part),
+            slice_view.place(one.instance_id, one.device, one.slice, one.profile),
             _user(one),
             one.use.value,
             one.share or "?",
-            "?" if one.usd_per_hour is None else _usd(one.usd_per_hour),
+            slice_view.rate(one.usd_per_hour),
         )
         for one in found
     ]
 
 
-def _short(device: str) -> str:
-    return device if len(device) <= _SHORT else device[:_SHORT] + "…"
-
-
 def _user(one: SliceUse) -> str:
     if len(one.users) > 1:
         return ", ".join(f"{name}: {use.value}" for name, use in one.users.items())
-    return next(iter(one.users), "") or one.note or "(no user named)"
-
-
-def _usd(amount: Decimal) -> str:
-    return f"{amount.quantize(Decimal('0.0001')):,}"
+    return next(iter(one.users), "") or one.note or slice_view.NO_USER
 
 
 def notes(found: Sequence[SliceUse]) -> list[str]:
@@ -108,7 +100,7 @@ def _sum(found: Sequence[SliceUse], use: Use) -> str:
     prices = [one.usd_per_hour for one in found if one.use is use]
     known = [usd for usd in prices if usd is not None]
     least = "" if len(known) == len(prices) else "at least "
-    return f" ({least}{_usd(sum(known, Decimal(0)))} USD/h)"
+    return f" ({least}{slice_view.rate(sum(known, Decimal(0)))} USD/h)"
 
 
 def document(found: Sequence[SliceUse]) -> list[dict[str, Any]]:

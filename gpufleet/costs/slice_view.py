@@ -23,6 +23,7 @@ _COLUMNS: Final[Sequence[tuple[PartState, ...]]] = (
 )
 _SHORT: Final = 12
 """Characters of a device's name in a table: its UUID has 40."""
+NO_USER: Final = "(no user named)"
 METHOD: Final = (
     "a device costs its node's price / devices; a slice its compute parts of the device (MIG: of 7, or of 4); compute"
     " without a slice is stranded; users of a shared unit by engine busy seconds, or inseparable; time without"
@@ -77,15 +78,24 @@ def _show(value: Decimal) -> str:
 
 
 def _rate(figure: SliceFigure) -> str:
-    rate = figure.usd_per_hour
-    return "?" if rate is None else f"{rate.quantize(Decimal('0.0001')):,}"
+    return rate(figure.usd_per_hour)
+
+
+def rate(usd_per_hour: Decimal | None) -> str:
+    """A price per hour for people."""
+    return "?" if usd_per_hour is None else f"{usd_per_hour.quantize(Decimal('0.0001')):,}"
 
 
 def names(row: SliceCost) -> Row:
     """Slice, user and pool for people."""
-    device = row.key.device if len(row.key.device) <= _SHORT else row.key.device[:_SHORT] + "…"
-    place = " ".join(part for part in (row.instance_id, device, row.key.slice, row.key.profile) if part)
-    return place, user(row), row.pool or "(none)"
+    where = place(row.instance_id, row.key.device, row.key.slice, row.key.profile)
+    return where, user(row), row.pool or "(none)"
+
+
+def place(instance_id: str, device: str, part: str, profile: str) -> str:
+    """A slice, a device or an instance for people."""
+    short = device if len(device) <= _SHORT else device[:_SHORT] + "…"
+    return " ".join(name for name in (instance_id, short, part, profile) if name)
 
 
 _PARTS: Final[Mapping[PartState, str]] = {
@@ -110,7 +120,7 @@ def user(row: SliceCost) -> str:
     if len(row.key.users) > 1:
         return ", ".join(row.key.users) + " (inseparable)"
     named = " ".join(part for part in (*row.key.users, row.key.model) if part)
-    return named or "(no user named)"
+    return named or NO_USER
 
 
 def facts(found: SliceReport) -> list[str]:
@@ -141,7 +151,7 @@ def idle_lines(found: SliceReport) -> list[str]:
     if not idle:
         return []
     worst = max(idle, key=lambda row: row.figure.amounts[PartState.IDLE])
-    place, name, pool = names(worst)
+    where, name, pool = names(worst)
     total, most, stranded = (
         money.usd(amount, money.CENT)
         for amount in (
@@ -152,7 +162,7 @@ def idle_lines(found: SliceReport) -> list[str]:
     )
     least = "at least " if found.total.unpriced else ""
     return [
-        f"{least}{total:,} USD  idle in {len(idle)} slices or shared accelerators, most in {place} of {pool}, {name}:"
+        f"{least}{total:,} USD  idle in {len(idle)} slices or shared accelerators, most in {where} of {pool}, {name}:"
         f" {most:,} USD; {stranded:,} USD stranded; a part of an instance cannot be ended: move its work or divide"
         " the accelerator in another way"
     ]

@@ -52,14 +52,15 @@ def page(scan: Scan, advice: Sequence[Advice], hide: Callable[[str], str] = str)
 
     title = "GPU scan"
     first, *rest = summary.headline(scan)
+    slices = scan.slices
     body = [
         f'<h1>{title}</h1><p class="soft">{scan.at:%Y-%m-%d %H:%M} UTC</p><p><b>{shown(first)}</b></p>',
         "<ul>" + "".join(f"<li>{shown(line)}</li>" for line in rest) + "</ul>",
         _first(advice, shown),
         _picture(scan, shown),
         _table("Instances", summary.HEADINGS, [summary.row(one, scan.at) for one in scan.instances], shown),
-        _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(scan.slices), shown),
-        *(f'<p class="soft">{shown(line)}</p>' for line in slice_use.notes(scan.slices)),
+        _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(slices), shown),
+        *(f'<p class="soft">{shown(line)}</p>' for line in slice_use.notes(slices)),
         _table(
             "Reservations", summary.CAPACITY_HEADINGS, [summary.capacity_row(one) for one in scan.capacity], shown
         ),
