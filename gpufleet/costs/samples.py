@@ -258,17 +258,11 @@ def _restart(by_time: dict[datetime, dict[str, int]], starts: Iterable[float], s
     for start in starts:
         if start + _CLOCKS <= since.timestamp():
             continue
-        first, following = [*(time for time in times if time.timestamp() >= start), None, None][:2]
-        if first is None:
-            continue
-        if (
-            following is not None
-            and first.timestamp() < start + _CLOCKS
-            and _falls(by_time[first], by_time[following])
-        ):
-            first = following
-        if first - _BEFORE not in by_time:
-            by_time[first - _BEFORE] = dict.fromkeys(by_time[first], 0)
+        later = [time for time in times if time.timestamp() >= start]
+        if len(later) > 1 and later[0].timestamp() < start + _CLOCKS and _falls(*(by_time[at] for at in later[:2])):
+            later = later[1:]
+        if later and later[0] - _BEFORE not in by_time:
+            by_time[later[0] - _BEFORE] = dict.fromkeys(by_time[later[0]], 0)
 
 
 def _falls(before: Mapping[str, int], after: Mapping[str, int]) -> bool:
