@@ -194,7 +194,7 @@ def test_unknown_group_is_an_error_with_region_and_similar_names(
 ) -> None:
     for name, hint in (("inferense", "; similar names: inference"), ("other", ""), ("", "")):
         error = run(of_emulated(tmp_path, emulated), group=name).exception
-        assert str(error) == f"there is no group {name!r} in us-east-1, the region of the settings{hint}"
+        assert str(error) == f"group {name!r} does not exist in us-east-1, the region of the settings{hint}"
 
 
 def test_missing_permission_is_an_error_with_all_that_are_needed(

@@ -45,7 +45,9 @@ class AwsExistingGroups:
             known = [raw["AutoScalingGroupName"] for raw in self._described()]
             similar = get_close_matches(name, known)
             hint = f"; similar names: {', '.join(similar)}" if similar else ""
-            raise CloudError(f"there is no group {name!r} in {self._calls.region}, the region of the settings{hint}")
+            raise CloudError(
+                f"group {name!r} does not exist in {self._calls.region}, the region of the settings{hint}"
+            )
         try:
             return self._read(found[0])
         except MALFORMED as error:
