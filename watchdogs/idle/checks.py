@@ -108,15 +108,22 @@ def counters_flat(case: Case) -> Objection | None:
 
 
 def gpus_quiet(case: Case) -> Objection | None:
-    """Every unit is below the noise floor by each number. One that works without a request is reported as waste."""
+    """Every unit is below the noise floor by each number. One that works without a request is reported as waste,
+    unless the engine's numbers have no contract: then its requests are not known.
+    """
     gpu = case.evidence.gpu if case.evidence else None
     work = None if gpu is None else _work(gpu, case.policy)
     if work is None:
         return None
     engine = case.evidence.engine if case.evidence else None
-    known = engine is not None and engine.running_max is not None and engine.counter_changes is not None
-    reason = Reason.GPU_ACTIVE_WITHOUT_WORK if known else Reason.GPU_ACTIVE
+    reason = Reason.GPU_ACTIVE_WITHOUT_WORK if _requests_known(engine) else Reason.GPU_ACTIVE
     return Objection(reason=reason, detail=work)
+
+
+def _requests_known(engine: EngineEvidence | None) -> bool:
+    if engine is None or engine.unknown is not None:
+        return False
+    return engine.running_max is not None and engine.counter_changes is not None
 
 
 def _work(gpu: GpuEvidence, policy: IdlePolicy) -> str | None:

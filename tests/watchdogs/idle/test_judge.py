@@ -51,6 +51,11 @@ TRAPS = [
         Reason.ENGINE_UNKNOWN,
         id="engine of a release without a contract",
     ),
+    pytest.param(
+        case(evidence=replace(gpu(active_max=0.5), engine=engine(unknown="SGLang 9.0.0").engine)),
+        Reason.GPU_ACTIVE,
+        id="engine without a contract, GPU works",
+    ),
     pytest.param(case(evidence=engine(coverage=0.89)), Reason.METRICS_MISSING, id="one engine of several thin"),
     pytest.param(case(evidence=engine(coverage=None)), Reason.METRICS_MISSING, id="coverage unknown"),
     pytest.param(case(evidence=engine(missed=3.0)), Reason.METRICS_MISSING, id="one engine off the page for a while"),
