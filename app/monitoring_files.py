@@ -8,6 +8,7 @@ from typing import Final
 from app.errors import AppError, ErrorCode
 from gpufleet.domain.durations import parse as parse_duration
 from gpufleet.domain.files import write_atomically
+from gpufleet.domain.model import CapacityType
 from gpufleet.settings.document import FleetDocument
 from gpufleet.settings.document.alerts import AlertSettings
 from hosts.monitoring import alertmanager, alerts, dashboards, prometheus
@@ -69,10 +70,12 @@ def _files(document: FleetDocument, out: Path, addresses: Addresses, p99: Sequen
 
 
 def alert_settings(document: FleetDocument, p99: Sequence[str]) -> AlertSettings:
-    """The environment's thresholds and its pools' objectives. `p99` of the command line takes precedence."""
+    """The environment's thresholds and the facts about its pools. `p99` of the command line takes precedence."""
     tokens = {pool.name: pool.objectives.tokens_per_second for pool in document.pools}
     return document.alerts.settings(
-        _objectives(document, p99), {pool: value for pool, value in tokens.items() if value is not None}
+        _objectives(document, p99),
+        {pool: value for pool, value in tokens.items() if value is not None},
+        [pool.name for pool in document.pools if pool.groups_of(CapacityType.SPOT)],
     )
 
 

@@ -216,7 +216,7 @@ def _latency(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=" or ".join(judged),
             lasts=_minutes(10),
             severity=Severity.PAGE,
-            summary=f"1 % of the responses of pool {_POOL} take longer than {_LENGTH}",
+            summary=f"The slowest 1 % of the responses of pool {_POOL} take longer than {_LENGTH}",
         ),
     )
 
@@ -244,7 +244,6 @@ def _tokens(settings: AlertSettings) -> tuple[Alert, ...]:
 
 def _money(settings: AlertSettings) -> tuple[Alert, ...]:
     spend = "sum by (environment, pool) (gpufleet_spend_usd_per_hour)"
-    on_demand = spend.replace("hour)", 'hour{capacity_type="on-demand"})')
     idle = spend.replace("hour)", 'hour{state="idle"})')
     lost = "sum by (environment, pool) (increase(gpufleet_preemptions_total[1h]))"
     rate = "gpufleet_spend_rate_usd_per_hour"
@@ -258,13 +257,7 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
             severity=Severity.TICKET,
             summary=f"Pool {_POOL} lost {_VALUE} spot instances within an hour",
         ),
-        Alert(
-            name="FallbackDear",
-            expression=f"{on_demand} / {spend} > {settings.fallback_share_above}",
-            lasts=timedelta(hours=1),
-            severity=Severity.TICKET,
-            summary=f"{_PERCENT} of the cost of pool {_POOL} is on-demand",
-        ),
+        *_fallback(settings, spend),
         Alert(
             name="IdleSpend",
             expression=f"{idle} / {spend} > {settings.idle_share_above}",
@@ -285,6 +278,22 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
             lasts=timedelta(hours=1),
             severity=Severity.TICKET,
             summary=f"{_ENVIRONMENT} spent {_VALUE} USD/h over a day, above its budget",
+        ),
+    )
+
+
+def _fallback(settings: AlertSettings, spend: str) -> tuple[Alert, ...]:
+    if not settings.spot_pools:
+        return ()
+    labels = f'capacity_type="on-demand",pool=~"{"|".join(sorted(settings.spot_pools))}"'
+    on_demand = spend.replace("hour)", f"hour{{{labels}}})")
+    return (
+        Alert(
+            name="FallbackExpensive",
+            expression=f"{on_demand} / {spend} > {settings.fallback_share_above}",
+            lasts=timedelta(hours=1),
+            severity=Severity.TICKET,
+            summary=f"{_PERCENT} of the cost of pool {_POOL}, which has spot, is on-demand",
         ),
     )
 

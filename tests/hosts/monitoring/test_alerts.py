@@ -23,7 +23,9 @@ from tests.fixtures.console import fleet as fleets
 LABELS = (
     'environment="prod",pool="chat",capacity_type="spot",zone="z",machine_type="m",group="g",instance_id="{id}"{more}'
 )
-SETTINGS = AlertSettings(latency_p99_s={"chat": 10}, reference_tokens_per_s={"chat": 100})
+SETTINGS = AlertSettings(
+    latency_p99_s={"chat": 10}, reference_tokens_per_s={"chat": 100}, spot_pools=("chat", "code")
+)
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed (make setup installs it)"
@@ -154,10 +156,12 @@ CASES = (
     Case("RequestsHeld", "for a moment", 0, (of("gpufleet_held_requests", "0x28 3x3"),)),
     Case("SpotLossHigh", "6 within the hour", 1, (of("gpufleet_preemptions_total", "0x10 6x60"),), "60m"),
     Case("SpotLossHigh", "one", 0, (of("gpufleet_preemptions_total", "0x10 1x60"),), "60m"),
-    Case("FallbackDear", "half of it", 1, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="on-demand",state="used"'),
+    Case("FallbackExpensive", "half of it", 1, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="on-demand",state="used"'),
          of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="spot",state="used"')), "90m"),
-    Case("FallbackDear", "a tenth", 0, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="on-demand",state="used"'),
+    Case("FallbackExpensive", "a tenth", 0, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="on-demand",state="used"'),
          of(SPEND, "9x100", 'environment="prod",pool="chat",capacity_type="spot",state="used"')), "90m"),
+    Case("FallbackExpensive", "all of a pool without spot", 0,
+         (of(SPEND, "1x100", 'environment="prod",pool="batch",capacity_type="on-demand",state="used"'),), "90m"),
     Case("IdleSpend", "half of it", 1, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="spot",state="idle"'),
          of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="spot",state="used"')), "90m"),
     Case("IdleSpend", "none", 0, (of(SPEND, "1x100", 'environment="prod",pool="chat",capacity_type="spot",state="used"'),), "90m"),
@@ -310,9 +314,9 @@ def fleet_of(**more: object) -> FleetDocument:
 def test_every_threshold_comes_from_the_settings(name: str) -> None:
     known = getattr(AlertSettings(), name)
     other = "17m" if isinstance(known, timedelta) else known / 2
-    given = fleet_of(alerts={name: other}).alerts.settings({}, {})
+    given = fleet_of(alerts={name: other}).alerts.settings({}, {}, ["chat"])
     assert getattr(given, name) != known
-    assert render(given, RuleSettings()) != render(AlertSettings(), RuleSettings())
+    assert render(given, RuleSettings()) != render(AlertSettings(spot_pools=("chat",)), RuleSettings())
 
 
 def test_objectives_of_pools_come_from_the_settings() -> None:
