@@ -30,6 +30,7 @@ from gpufleet.domain.policies import (
 )
 from gpufleet.settings.document.alerts import AlertSettings
 from gpufleet.settings.environment import Settings
+from gpufleet.settings.schema import SettingsSchema
 from hosts.monitoring.alerts import alerts
 from policies.pack import RULES
 from scripts.machine_reference import machine_lines
@@ -120,7 +121,7 @@ def _alerts() -> Iterator[str]:
     yield "What `gpufleet monitoring render` writes for Prometheus, with the shipped thresholds; each name leads to"
     yield "what to do. **page**: act now; **ticket**: act today. `LatencyHigh` is for pools with an objective.\n"
     yield "| alert | severity | when | |for | message ||\n|---|---|---|---|---|"
-    for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10})):
+    for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10}, spot_pools=("POOL",))):
         link = f"[{alert.name}](../runbook.md#{alert.name.lower()})"
         summary = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)
         lasts = render_duration(alert.lasts)
@@ -242,7 +243,7 @@ def _use(call: str) -> str:
 def _settings() -> Iterator[str]:
     yield "`stacks/config/Pulumi.<cloud>-<environment>.yaml`, under `gpu-fleet:fleet`. `gpufleet settings check FILE`"
     yield "checks a file; `gpufleet settings schema` prints the JSON Schema for editors.\n"
-    schema = Settings.model_json_schema()
+    schema = Settings.model_json_schema(schema_generator=SettingsSchema)
     yield from _object("fleet", schema)
     for name, definition in sorted({**schema.get("$defs", {}), **dict(_within(schema))}.items()):
         if definition.get("type") == "object":
@@ -263,11 +264,12 @@ def _object(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
     yield f"## {name}\n"
     if description := definition.get("description"):
         yield f"{_cell(description)}\n"
-    yield "| field | form | default |\n|---|---|---|"
+    yield "| field | form | default | meaning |\n|---|---|---|---|"
     required = set(definition.get("required", ()))
     for field, form in definition.get("properties", {}).items():
         default = "required" if field in required else f"`{form.get('default')}`"
-        yield f"| `{field}` | {_cell(_form(form))} | {_cell(default)} |"
+        meaning = _cell(form.get("description", ""))
+        yield f"| `{field}` | {_cell(_form(form))} | {_cell(default)} | {meaning} |"
     yield ""
 
 

@@ -20,7 +20,9 @@ from gpufleet.settings.problems import UNKNOWN_KEY, Problem, SettingsError, from
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a settings file, for editors."""
-    fleet = Settings.model_json_schema()
+    from gpufleet.settings.schema import SettingsSchema  # only schemas need the sources of the fields
+
+    fleet = Settings.model_json_schema(schema_generator=SettingsSchema)
     definitions = fleet.pop("$defs")
     # The region is under the cloud's own key.
     del fleet["properties"]["region"]

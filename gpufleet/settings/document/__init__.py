@@ -283,4 +283,6 @@ def _omitted(pool: Pool) -> dict[str, Any]:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of version 1, as committed in docs/fleet-document.schema.json."""
-    return FleetDocument.model_json_schema(mode="serialization")
+    from gpufleet.settings.schema import SettingsSchema  # only schemas need the sources of the fields
+
+    return FleetDocument.model_json_schema(mode="serialization", schema_generator=SettingsSchema)
