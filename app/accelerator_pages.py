@@ -8,7 +8,7 @@ from typing import Final
 from app.engine_pages import samples_of
 from app.errors import AppError, ErrorCode
 from serving.accelerators import CONTRACTS
-from serving.accelerators.contract import AcceleratorContract, UnknownCode
+from serving.accelerators.contract import AcceleratorContract, Scope, UnknownCode, matches
 from serving.accelerators.evidence import Judgement, ProvedActivity, TimedReading, contradicted_units, judge
 from serving.accelerators.reading import AcceleratorReading, UnitKey, read
 from serving.exposition import Sample
@@ -27,10 +27,24 @@ class AcceleratorPageReport:
     """Devices whose energy contradicts their power in two consecutive pages."""
 
     @property
+    def doubts(self) -> Mapping[UnitKey, tuple[UnknownCode, ...]]:
+        """Why the activity of each unit is not known, also of units that the last page does not report. Of one page:
+        why such pages cannot prove that the unit is idle. Empty: they can.
+        """
+        if self.judgements:
+            return {key: one.unknown for key, one in self.judgements.items()}
+        pulse = self.contract.evidence.pulse
+        return {
+            key: unit.unknown
+            if pulse is None or self.reading.evidence(key, pulse) is not None
+            else tuple(sorted({*unit.unknown, UnknownCode.MISSING_SERIES}))
+            for key, unit in self.reading.units.items()
+        }
+
+    @property
     def is_understood(self) -> bool:
-        """Whether each unit of the last page can be proved idle, and no unit of measurement is contradicted."""
-        units = self.reading.units.values()
-        return bool(units) and not any(unit.unknown for unit in units) and not self.contradicted
+        """Whether the activity of each unit is known, or such pages can prove it, and no energy contradicts power."""
+        return bool(self.doubts) and not any(self.doubts.values()) and not self.contradicted
 
 
 def contract_of(kind: str) -> AcceleratorContract:
@@ -75,9 +89,16 @@ _WRONG_UNIT: Final = Judgement(activity=ProvedActivity.UNKNOWN, unknown=(Unknown
 
 
 def _recognise(place: str, page: Sequence[Sample]) -> AcceleratorContract:
-    names = {sample.name for sample in page}
-    for contract in CONTRACTS.values():
-        if names & {prefix + series.name for prefix in contract.prefixes for series in contract.series}:
-            return contract
+    # numbers of the host have general names, so they decide last
+    for of_host in (False, True):
+        for contract in CONTRACTS.values():
+            names = {
+                prefix + series.name: series
+                for prefix in contract.prefixes
+                for series in contract.series
+                if (series.scope is Scope.HOST) is of_host
+            }
+            if any(one.name in names and matches(names[one.name].where, one.labels) for one in page):
+                return contract
     known = ", ".join(CONTRACTS)
     raise AppError(f"{place}: has no metric of an accelerator; name the kind with --kind ({known})")

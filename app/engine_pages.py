@@ -1,5 +1,6 @@
 """Reads a page of an engine by its contract: what its numbers are, and what they prove."""
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -85,13 +86,23 @@ def _text(place: str) -> str:
         if place.startswith(("http://", "https://")):
             with urllib.request.urlopen(place, timeout=_LIMIT_S) as answer:  # noqa: S310 - http and https only
                 body = answer.read(LARGEST + 1)
+                length = answer.headers.get("Content-Length", "")
+            if length.isdigit() and len(body) < min(int(length), LARGEST):
+                raise AppError(f"{place}: is incomplete: {len(body)} of {length} bytes came; read the page again")
         else:
             with Path(place).open("rb") as file:
                 body = file.read(LARGEST + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise AppError(f"{place}: answered with status {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         raise AppError(f"{place}: cannot be read: {error.reason}") from error
+    except http.client.HTTPException as error:
+        raise AppError(f"{place}: cannot be read: its answer is not valid or not complete ({error!r})") from error
     except OSError as error:
         raise AppError(f"{place}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise AppError(f"{place}: is not an address or path: {error}", ErrorCode.WRONG_USE) from error
     if len(body) > LARGEST:
         raise AppError(f"{place}: is larger than {LARGEST >> 20} MiB; give one metrics page")
     return body.decode("utf-8", "replace")

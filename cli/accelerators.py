@@ -98,10 +98,13 @@ def check(
     else:
         for unit in document["units"]:
             name = "/".join(part for part in (unit["device"], unit["slice"]) if part)
-            values = ", ".join(f"{metric} {value:g}" for metric, value in unit["values"].items())
-            values += "".join(f", {metric} rejected: {code}" for metric, code in unit["rejected"].items())
-            doubts = f"unknown: {', '.join(unit['unknown'])}" if unit["unknown"] else "can be proved idle"
-            STDOUT.print(f"{name}: {values}; {unit['proved'] or doubts}", highlight=False, soft_wrap=True)
+            parts = [f"{metric} {value:g}" for metric, value in unit["values"].items()]
+            parts += [f"{metric} rejected: {code}" for metric, code in unit["rejected"].items()]
+            proved = unit["proved"] or ("unknown" if unit["unknown"] else "can be proved idle")
+            codes = f": {', '.join(unit['unknown'])}" if unit["unknown"] else ""
+            STDOUT.print(
+                f"{name}: {', '.join(parts) or 'no values'}; {proved}{codes}", highlight=False, soft_wrap=True
+            )
         if not document["units"]:
             STDOUT.print(f"no unit: {', '.join(document['unknown'])}", highlight=False)
         for device in found.contradicted:
@@ -114,16 +117,16 @@ def check(
 
 def _document(found: "AcceleratorPageReport") -> dict[str, Any]:
     units: list[dict[str, Any]] = []
-    for key, unit in found.reading.units.items():
-        judgement = found.judgements.get(key)
+    for key, doubts in found.doubts.items():
+        unit, judgement = found.reading.units.get(key), found.judgements.get(key)
         units.append(
             {
                 "device": key.device,
                 "slice": key.slice,
-                "profile": unit.profile,
-                "values": {metric.name: value for metric, value in unit.values.items()},
-                "unknown": list(unit.unknown if judgement is None else judgement.unknown),
-                "rejected": {metric.name: code for metric, code in unit.rejected.items()},
+                "profile": "" if unit is None else unit.profile,
+                "values": {} if unit is None else {metric.name: value for metric, value in unit.values.items()},
+                "unknown": list(doubts),
+                "rejected": {} if unit is None else {metric.name: code for metric, code in unit.rejected.items()},
                 "proved": None if judgement is None else judgement.activity,
             }
         )

@@ -2,6 +2,7 @@
 node agent.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +66,15 @@ def parse(text: str) -> Iterator[Sample]:
         match = _SAMPLE.fullmatch(stripped)
         if match is None:
             raise ValueError(f"expected a sample in the text format, got {stripped[:120]!r}")
-        yield Sample(name=match[1], labels=_labels(match[2] or ""), value=float(match[3]))
+        yield Sample(name=match[1], labels=_labels(match[2] or ""), value=_value(match[1], match[3]))
+
+
+def _value(name: str, text: str) -> float:
+    # Python also reads 1_000 and the digits of other scripts, which the format does not have
+    if "_" not in text and text.isascii():
+        with contextlib.suppress(ValueError):
+            return float(text)
+    raise ValueError(f"expected a number as the value of {name}, got {text[:120]!r}")
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -1,6 +1,8 @@
 """`gpufleet accelerators` on pages in the format of each exporter."""
 
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -70,7 +72,7 @@ def test_a_partition_that_reads_0_is_reported_as_unknown(tmp_path: Path) -> None
     )
     done = run("check", *pages(tmp_path, text))
     assert done.exit_code == 1
-    assert "unknown: partition_not_measured" in done.output
+    assert "unknown: missing_series, partition_not_measured" in done.output
 
 
 @pytest.mark.parametrize(
@@ -96,10 +98,86 @@ def test_a_page_whose_last_number_may_have_lost_digits_is_refused(tmp_path: Path
     assert "is incomplete: its last line does not end with a newline" in refused("check", whole, cut)
 
 
+def test_a_general_name_is_not_enough_to_recognise_a_kind(tmp_path: Path) -> None:
+    (page,) = pages(tmp_path, 'duty_cycle{make="nvidia",accelerator_id="0"} 5\n')
+    assert "has no metric of an accelerator" in refused("check", page)
+    (page,) = pages(tmp_path, f"system_memory_used_bytes 5\n{mig(0.5, 0, 1)}")
+    assert json.loads(run("check", page, "--json").output)["accelerator"] == "nvidia"
+
+
 def test_a_host_without_a_runtime_shows_no_unit(tmp_path: Path) -> None:
     done = run("check", *pages(tmp_path, "system_memory_used_bytes 5\n"))
     assert done.exit_code == 1
     assert "no unit: no_workload" in done.output
+
+
+def dcgm(*joules: float | None) -> list[str]:
+    """Pages of an idle GPU with these energies; None: the page has no energy."""
+    energies = (
+        "" if one is None else f'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{{UUID="G"}} {one * 1000}\n' for one in joules
+    )
+    return [f'DCGM_FI_PROF_GR_ENGINE_ACTIVE{{UUID="G"}} 0\n{energy}' for energy in energies]
+
+
+@pytest.mark.parametrize(
+    ("texts", "code", "message"),
+    [
+        pytest.param(dcgm(9), 0, "can be proved idle", id="one page"),
+        pytest.param(dcgm(None), 1, "unknown: missing_series", id="one page without energy"),
+        pytest.param(dcgm(0, 3000, 6000), 0, "idle", id="pages"),
+        pytest.param(dcgm(5, 5, 5), 1, "unknown: repeated_values", id="frozen"),
+        pytest.param(dcgm(None, None, None), 1, "unknown: missing_series", id="pages without energy"),
+        pytest.param([*dcgm(0, 3000), "process_cpu_seconds_total 1\n"], 1, "unknown", id="the unit vanished"),
+    ],
+)
+def test_the_exit_code_states_whether_the_activity_is_known(
+    tmp_path: Path, texts: list[str], code: int, message: str
+) -> None:
+    done = run("check", *pages(tmp_path, *texts), "--kind", "nvidia")
+    assert done.exit_code == code
+    assert message in done.output
+
+
+BODY = 'DCGM_FI_PROF_GR_ENGINE_ACTIVE{UUID="a"} 0\nDCGM_FI_DEV_GPU_UTIL{UUID="a"} 97\n'
+FIRST_LINE = BODY.partition("\n")[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        pytest.param(
+            f"HTTP/1.1 200 OK\r\nContent-Length: {len(BODY)}\r\n\r\n{FIRST_LINE}", "is incomplete", id="cut"
+        ),
+        pytest.param(
+            f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{FIRST_LINE}", "not complete", id="cut chunk"
+        ),
+        pytest.param("SSH-2.0-OpenSSH_9.2\r\n", "is not valid", id="another protocol"),
+        pytest.param(
+            "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "answered with status 503 Busy", id="an error"
+        ),
+    ],
+)
+def test_an_answer_that_is_not_a_whole_page_is_refused(answer: str, message: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer.encode())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
+        assert message in refused("check", address, "--kind", "nvidia")
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:x/", "http://[::1/", "http://127.0.0.1:9/me trics", "http:///m"]
+)
+def test_an_invalid_address_is_refused(address: str) -> None:
+    assert refused("check", address, "--kind", "nvidia").startswith(f"{address}: ")
 
 
 def test_wrong_use_is_refused_with_a_remedy(tmp_path: Path) -> None:

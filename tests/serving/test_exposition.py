@@ -39,7 +39,20 @@ def test_a_line_is_read(line: str, expected: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["m", 'm{a="x"}', 'm{a="x', 'm{a="x"', 'm{a="x"} one', "m 1 now", "m 1 2 3", '{"m",a="x"} 1', "<html>"]
+    "line",
+    [
+        "m 1_000",
+        "m \u0661\u0662",
+        "m ",
+        'm{a="x"}',
+        'm{a="x',
+        'm{a="x"',
+        'm{a="x"} one',
+        "m 1 now",
+        "m 1 2 3",
+        '{"m",a="x"} 1',
+        "<html>",
+    ],
 )
 def test_a_line_that_is_not_a_sample_is_an_error(line: str) -> None:
     with pytest.raises(ValueError):
@@ -48,3 +61,8 @@ def test_a_line_that_is_not_a_sample_is_an_error(line: str) -> None:
 
 def test_a_page_without_samples_has_none() -> None:
     assert list(parse("")) == list(parse("# EOF\n")) == []
+
+
+def test_a_value_that_is_not_a_number_is_named() -> None:
+    with pytest.raises(ValueError, match="expected a number as the value of gpu_power, got 'N/A'"):
+        list(parse('gpu_power{gpu="0"} N/A\n'))
