@@ -13,7 +13,7 @@ from typing import Final
 from gpufleet.domain.evidence import GpuEvidence
 from serving.accelerators import CONTRACTS, metrics
 from serving.accelerators.contract import AcceleratorContract, Scope, UnknownCode
-from serving.accelerators.evidence import LARGEST_STEP
+from serving.accelerators.evidence import CLOCK_RATES, LARGEST_STEP
 from serving.accelerators.queries import (
     DOUBT_LABEL,
     KIND_LABEL,
@@ -88,11 +88,13 @@ def accelerator_evidence(
     """What the numbers of an instance prove."""
     stats = answer.stats
     found = [_of_kind(kind, answer, window) for kind in sorted(answer.kinds)]
-    kept = any(one.kept for one in found) and not any(stats.get(f"work:{metric}", 0.0) > 0 for metric in COUNTERS)
+    executions = sum(stats.get(f"work:{metric}", 0.0) for metric in COUNTERS)
+    kept = any(one.kept for one in found) and not executions > 0
     kept = kept and stats.get("active", 0.0) > 0
     unknown = {*answer.doubts, *(code for one in found for code in one.unknown)}
     blank = {UnknownCode.BLANK} if any(one.blank for one in found) else set[UnknownCode]()
     implausible = {UnknownCode.IMPLAUSIBLE} if _is_implausible(stats) else set[UnknownCode]()
+    unknown |= {UnknownCode.REPEATED} if _clock_stands(answer) else set[UnknownCode]()
     clocks = [stats[f"clock:{metric}"] for metric in CLOCKS if f"clock:{metric}" in stats]
     pulses = [one.pulse for one in found if one.needs_pulse]
     util = stats.get("util")
@@ -108,7 +110,7 @@ def accelerator_evidence(
         active_max=None if kept else stats.get("active"),
         active_min=unless_nan(stats.get("lowest"), stats.get("sum")),
         util_max=None if util is None else _percent(100 * util),
-        work_changes=sum(stats.get(f"work:{metric}", 0.0) for metric in COUNTERS),
+        work_changes=executions + sum(stats.get(f"work:{metric}", 0.0) for metric in CLOCKS),
         computed_ago=_span(min(clocks, default=None)),
         without_pulse=not pulses,
         energy_changes=None if None in pulses else min((one for one in pulses if one is not None), default=None),
@@ -148,7 +150,7 @@ def _of_kind(kind: str, answer: AcceleratorStats, window: timedelta) -> _Kind:
         devices=devices,
         metered=devices if pulse is None or of_host else whole_number(numbers.get(f"metered:{pulse}")),
         needs_pulse=pulse is not None,
-        pulse=numbers.get(f"pulse:{pulse}"),
+        pulse=_lowest(numbers.get(f"pulse:{pulse}"), numbers.get(f"changes:{pulse}")),
         blank=contract.is_blank(numbers.get(f"top:{pulse}", 0.0)),
         kept=any(series.kept_at_rest for series in contract.carriers(metrics.ACTIVE)),
     )
@@ -176,6 +178,17 @@ def _unknown(contract: AcceleratorContract, stats: Stats, numbers: Stats, window
             yield absent
 
 
+def _lowest(pulse: float | None, before: float | None) -> float | None:
+    """The lower of the changes in the newest part of the window and in any part; None: none in the newest."""
+    return pulse if pulse is None or before is None else min(pulse, before)
+
+
+def _clock_stands(answer: AcceleratorStats) -> bool:
+    """Whether a clock does not advance: its exporter repeats old values."""
+    stands = any(numbers.get(f"changes:{metric}") == 0 for numbers in answer.kinds.values() for metric in CLOCKS)
+    return stands or any(answer.stats.get(f"min_rate:{metric}", 1.0) < CLOCK_RATES[0] for metric in CLOCKS)
+
+
 def _is_implausible(stats: Stats) -> bool:
     """Whether a number has another unit: it is out of range, or energy and power contradict each other."""
     lowest, highest = metrics.RANGES[metrics.POWER]
@@ -190,6 +203,7 @@ def _is_implausible(stats: Stats) -> bool:
         or not stats.get("memory_max", most) <= most
         or not least <= stats.get("memory_min", least)
         or "misnamed" in stats
+        or any(not stats.get(f"max_rate:{metric}", 1.0) <= CLOCK_RATES[1] for metric in CLOCKS)
     )
 
 

@@ -25,6 +25,9 @@ _KNOWN: Final = timedelta(minutes=30)
 """For how long the kind of a machine is known that reports no accelerator, since its programs have ended."""
 _BLANK_BYTES: Final = 1 << 50
 """At least as many bytes are a value for "no measurement"."""
+_BLANK_WATTS: Final = (0, 2**16 - 1, 2**32 - 1, *range(2**31 - 16, 2**31 - 12))
+"""Values for "no measurement": AMD's exporter writes 0 or all bits, DCGM one of its blanks."""
+_MEASURED_WATTS: Final = f"{' '.join(f'!= {value}' for value in _BLANK_WATTS)} < {2**47}"
 _EMPTY: Final = '""'
 _KIND: Final = f"instance_id, {KIND_LABEL}"
 _DEVICE: Final = f"{_KIND}, {DEVICE_LABEL}"
@@ -44,6 +47,8 @@ def _of_rules(*named: str) -> tuple[Metric, ...]:
 _IDLE: Final = _of_rules("idle")
 _PULSES: Final = _of_rules("pulse")
 CLOCKS: Final = _of_rules("clock")
+_CLOCK_STEP: Final = max(one.evidence.window for one in CONTRACTS.values() if one.evidence.clock is not None)
+"""Within this time a clock may stand still: exporters do not update it with every scrape."""
 COUNTERS: Final = tuple(metric for metric in _of_rules("work") if metric.kind is MetricKind.COUNTER)
 _CORES: Final = tuple(
     contract.identity.cores for contract in CONTRACTS.values() if contract.identity.cores is not None
@@ -89,18 +94,23 @@ def _activity(chosen: str, window: timedelta) -> dict[str, str]:
         found[f"work:{metric}"] = f"sum by (instance_id) ({changes})"
     for metric in CLOCKS:
         found[f"clock:{metric}"] = f"min by (instance_id) {scaled(metric, chosen, ('last_over_time', window))}"
+        # the time since a unit last computed only falls when it computes
+        found[f"work:{metric}"] = f"sum by (instance_id) (resets({metric}{{{chosen}}}[{seconds(window)}]))"
+        rate = scaled(metric, chosen, ("deriv", window))
+        found |= {f"{bound}_rate:{metric}": f"{bound} by (instance_id) {rate}" for bound in ("min", "max")}
     return found
 
 
 def _completeness(chosen: str, window: timedelta, interval: timedelta) -> dict[str, str]:
     whole, proving = seconds(window), _proving(chosen)
     active = f"{metrics.ACTIVE}{{{proving}}}"
-    counts = [f"count_over_time({metric}{{{proving}}}[{whole}])" for metric in dict.fromkeys((*_IDLE, *_PULSES))]
+    needed = dict.fromkeys((*_IDLE, *_PULSES, *CLOCKS))
+    counts = [f"count_over_time({metric}{{{proving}}}[{whole}])" for metric in needed]
     answered = f"sum_over_time(up{{{chosen}}}[{whole}])"
     coarse = f'count_over_time({metrics.ACTIVE}{{{chosen},{EVIDENCE}="{VETO}"}}[{whole}])'
     pages = together(*counts, answered, coarse)
     highest, lowest = (f"{bound} by (instance_id, instance)" for bound in ("max", "min"))
-    numbers = [f"{metric}{{{chosen}}}" for metric in dict.fromkeys((*_IDLE, *_PULSES, *CLOCKS))]
+    numbers = [f"{metric}{{{chosen}}}" for metric in needed]
     return {
         "sum": sum_of(whole, *numbers),
         "count": f"min by (instance_id) ({together(*counts, answered)})",
@@ -155,18 +165,35 @@ def _devices(metric: Metric, matchers: str) -> str:
 def _pulses(chosen: str, window: timedelta, interval: timedelta) -> dict[str, str]:
     whole, late = seconds(window), seconds(recent(window, interval))
     found: dict[str, str] = {}
+    for metric in CLOCKS:
+        part = max(recent(window, interval), _CLOCK_STEP)
+        found[f"changes:{metric}"] = f"min by ({_KIND}) ({_least_changes(metric, chosen, window, part, interval)})"
     for metric in _PULSES:
+        least = _least_changes(metric, chosen, window, recent(window, interval), interval)
+        found[f"changes:{metric}"] = f"min by ({_KIND}) ({least})"
         found[f"pulse:{metric}"] = f"min by ({_KIND}) (changes({metric}{{{chosen}}}[{late}]))"
         found[f"top:{metric}"] = f"max by ({_KIND}) (max_over_time({metric}{{{chosen}}}[{whole}]))"
         found[f"metered:{metric}"] = _devices(metric, chosen)
     return found
 
 
+def _least_changes(metric: Metric, chosen: str, window: timedelta, part: timedelta, interval: timedelta) -> str:
+    """The fewest changes of a number in any part of the window: an exporter can stand still and go on."""
+    series = f"{metric}{{{chosen}}}[{seconds(min(part, window))}]"
+    if part >= window:
+        return f"changes({series})"
+    # a part with few samples, beside a gap, shows nothing
+    enough = f"count_over_time({series}) >= {max(2, part // interval / 2):g}"
+    rest, step = milliseconds(window - part), milliseconds(part / 2)
+    return f"min_over_time((changes({series}) and {enough})[{rest}:{step}])"
+
+
 def _power(chosen: str, window: timedelta, interval: timedelta) -> dict[str, str]:
     drawn = f"max by (instance_id, {DEVICE_LABEL}) {scaled(metrics.ENERGY, chosen, ('rate', window))}"
 
     def power(bound: str, labels: str = "instance_id") -> str:
-        return f"{bound} by ({labels}) {scaled(metrics.POWER, chosen, (f'{bound}_over_time', window))}"
+        measured = f"{scaled(metrics.POWER, chosen, (f'{bound}_over_time', window))} {_MEASURED_WATTS}"
+        return f"{bound} by ({labels}) ({measured})"
 
     device = f"instance_id, {DEVICE_LABEL}"
     return {

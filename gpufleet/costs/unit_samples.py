@@ -28,6 +28,8 @@ _CLIPPED: Final = (("device", 128), ("slice", 128), ("profile", 64), ("tenant", 
 """Lengths of the ledger's columns."""
 _LARGEST_ACTIVITY: Final = 100_000.0
 """A percentage that is too high by a factor of 1,000."""
+_CLOCK_RATES: Final = (0.5, 2.0)
+"""Outside these limits, a clock stands still or has another unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +245,7 @@ class _Reader:
             _join(unit.pulse, mark(_changes(samples), max(kind.window, self.measure.reach), {}, lambda a, b: False))
         if one.name == kind.clock:
             _join(unit.busy, _by_clock(samples))
+            unit.doubted |= not _runs(samples)
         if one.name not in (*kind.work, *kind.idle):
             return
         busy: _Bits = {}
@@ -402,10 +405,20 @@ def _by_clock(samples: Sequence[ActivitySample]) -> _Bits:
     busy: _Bits = {}
     for before, after in pairwise(samples):
         worked = after.at - timedelta(seconds=min(after.value, 1e9))
-        if worked > before.at:
+        if worked > before.at or after.value < before.value:
+            worked = max(worked, before.at)
             hour, inside = divmod(microseconds(worked), HOUR_US)
             busy[hour] = busy.get(hour, 0) | 1 << inside // SLOT_US
     return busy
+
+
+def _runs(samples: Sequence[ActivitySample]) -> bool:
+    """Whether a clock advances by about a second per second while its unit does not compute."""
+    rising = [(before, after) for before, after in pairwise(samples) if after.value >= before.value]
+    elapsed = sum((after.at - before.at).total_seconds() for before, after in rising)
+    advanced = sum(after.value - before.value for before, after in rising)
+    lowest, highest = _CLOCK_RATES
+    return not rising or lowest * elapsed <= advanced <= highest * elapsed
 
 
 def _clipped(hours: Iterable[UnitHour]) -> Iterator[UnitHour]:

@@ -27,6 +27,10 @@ from serving.metrics import Metric
 from serving.releases import versions
 
 _NAME: Final = "device-metrics-exporter"
+_PREFIX: Final = "amd_"
+"""The prefix of the exporter's example configuration."""
+_WHOLE: Final = "|[nN][aA]|[nN][oO][nN][eE]"
+"""Values of the label of the partition type that say nothing about partitions."""
 _BLANKS: Final = frozenset((float(2**16 - 1), float(2**32 - 1), float(2**64 - 1)))
 """All bits set, in the width of the field: no measurement. 8 bits (255) are not among them: 255 W is a real power."""
 
@@ -40,7 +44,8 @@ def _is_blank(value: float) -> bool:
 
 
 def _defect(sample: Sample) -> str:
-    return "the exporter reports it unhealthy" if sample.name == "gpu_health" and sample.value == 0 else ""
+    name = sample.name.removeprefix(_PREFIX)
+    return "the exporter reports it unhealthy" if name == "gpu_health" and sample.value == 0 else ""
 
 
 _LAUNCH: Final = AcceleratorLaunch(
@@ -81,7 +86,7 @@ CONTRACT: Final = AcceleratorContract(
     identity=UnitIdentity(
         device=("serial_number", "gpu_uuid", "gpu_id"),
         slice=("gpu_partition_id", "gpu_id"),
-        whole={"gpu_compute_partition_type": "|[nN][aA]|[nN][oO][nN][eE]|[sS][pP][xX]"},
+        whole={"gpu_compute_partition_type": f"{_WHOLE}|[sS][pP][xX]"},
         profile="gpu_compute_partition_type",
         tenants=("namespace", "pod"),
         copies=("container", "job_id", "job_user", "job_partition", "hostname", "card_model"),
@@ -99,9 +104,15 @@ CONTRACT: Final = AcceleratorContract(
             labels={"gpu_compute_partition_type": "[dDtTqQcC][pP][xX]"},
             metrics=(metrics.ACTIVE, metrics.POWER, metrics.ENERGY),
         ),
+        # a second partition without the type, which another release or a store may leave out
+        BlindSpot(
+            code=UnknownCode.PARTITION,
+            labels={"gpu_compute_partition_type": _WHOLE, "gpu_partition_id": "[1-9][0-9]*"},
+            metrics=(metrics.ACTIVE, metrics.POWER, metrics.ENERGY),
+        ),
     ),
     launch=_LAUNCH,
-    prefixes=("", "amd_"),
+    prefixes=("", _PREFIX),
     is_blank=_is_blank,
     sources=(
         "ROCm/device-metrics-exporter commit 0778d3a: docs/configuration/metricslist.md (names, units, guests)",

@@ -18,6 +18,9 @@ from serving.metrics import Metric, MetricKind
 LARGEST_STEP: Final = 30.0
 """Power between two samples differs from the power in the samples by less than this factor. A unit that is wrong by
 1,000 differs by more, even if a device goes from idle to full power (about 12 times) in between."""
+CLOCK_RATES: Final = (0.5, 2.0)
+"""A clock of the time since a unit last computed advances at rest by about a second per second. Outside these limits
+it stands still or has another unit."""
 
 
 class ProvedActivity(StrEnum):
@@ -67,11 +70,14 @@ def _judge(contract: AcceleratorContract, pages: Sequence[TimedReading], key: Un
     alive = active if rule.program is None else _is_alive(readings, key, rule.work, floor)
     window = pages[-1].at - pages[0].at
     scopes = {scope for metric in rule.work for scope in _work(readings, key, metric, floor)}
-    if rule.clock is not None and _worked_by_clock(readings[-1], key, rule.clock, window):
-        scopes.add(Scope.UNIT)
     codes = set(_unknown(contract, readings, key, window))
+    if rule.clock is not None:
+        clock = _times(pages, key, rule.clock)
+        if _worked_by_clock(clock, pages[0].at):
+            scopes.add(Scope.UNIT)
+        codes |= set(_clock_doubts(clock, pages, rule.window))
     if rule.pulse is not None and len(readings) > 1:
-        codes |= set(_without_pulse(readings, key, rule.pulse))
+        codes |= set(_without_pulse(_times(pages, key, rule.pulse), pages, rule.window))
     if scopes and not shared:
         if Scope.UNIT in scopes or alive:
             return Judgement(activity=ProvedActivity.WORKING)
@@ -108,17 +114,51 @@ def _work(readings: Sequence[AcceleratorReading], key: UnitKey, metric: Metric, 
         yield from (scope for scope, value in found if value > lowest)
 
 
-def _worked_by_clock(reading: AcceleratorReading, key: UnitKey, clock: Metric, window: timedelta) -> bool:
-    value = reading.evidence(key, clock)
-    return value is not None and value[1] < window.total_seconds()
+_Times = Sequence[tuple[timedelta, float]]
+"""When a number was read, and the number."""
 
 
-def _without_pulse(readings: Sequence[AcceleratorReading], key: UnitKey, pulse: Metric) -> Iterator[UnknownCode]:
-    """Yield why the pages do not show that the exporter measures."""
-    found = [value for reading in readings if (value := reading.evidence(key, pulse)) is not None]
-    if len(found) < len(readings):
+def _times(pages: Sequence[TimedReading], key: UnitKey, metric: Metric) -> _Times:
+    found = [(page.at, page.reading.evidence(key, metric)) for page in pages]
+    return [(at, value[1]) for at, value in found if value is not None]
+
+
+def _worked_by_clock(clock: _Times, start: timedelta) -> bool:
+    """Whether the time since the unit last computed fell, or shows work after the start of the window."""
+    fell = any(new < old for (_, old), (_, new) in pairwise(clock))
+    return fell or any(value < (at - start).total_seconds() for at, value in clock)
+
+
+def _clock_doubts(clock: _Times, pages: Sequence[TimedReading], least: timedelta) -> Iterator[UnknownCode]:
+    """Yield why the clock does not show that it runs. Some exporters of a kind have no clock."""
+    if not clock or len(pages) == 1:
+        return
+    yield from _without_pulse(clock, pages, least)
+    lowest, highest = CLOCK_RATES
+    elapsed = (clock[-1][0] - clock[0][0]).total_seconds()
+    advanced = clock[-1][1] - clock[0][1]
+    if advanced < lowest * elapsed:
+        yield UnknownCode.REPEATED
+    elif advanced > highest * elapsed:
+        yield UnknownCode.IMPLAUSIBLE
+
+
+def _without_pulse(pulse: _Times, pages: Sequence[TimedReading], least: timedelta) -> Iterator[UnknownCode]:
+    """Yield why the pages do not show that the exporter measures: a number that changes at rest is missing on a page,
+    or was the same for half the window or longer. Within `least` it may be the same.
+    """
+    if len(pulse) < len(pages):
         yield UnknownCode.MISSING_SERIES
-    elif len({number for _, number in found}) == 1:
+        return
+    same_since, last = pulse[0]
+    longest = timedelta(0)
+    for at, value in pulse[1:]:
+        if value == last:
+            longest = max(longest, at - same_since)
+        else:
+            same_since, last = at, value
+    window = pages[-1].at - pages[0].at
+    if longest == window or longest > max(least, window / 2):
         yield UnknownCode.REPEATED
 
 

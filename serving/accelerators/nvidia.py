@@ -6,6 +6,7 @@ Time-slicing and MPS: the exporter repeats each number for each pod, or attribut
 without profiling metrics report utilization only, which misses short kernels between two samples: it can veto.
 """
 
+import math
 from datetime import timedelta
 from typing import Final
 
@@ -58,7 +59,7 @@ _DEFECTS: Final = {
 
 
 def _defect(sample: Sample) -> str:
-    if is_blank(sample.value):
+    if is_blank(sample.value) or not math.isfinite(sample.value):
         return ""
     if sample.name == "DCGM_FI_DEV_XID_ERRORS" and sample.value not in _HARMLESS_XIDS:
         return f"XID error {sample.value:.0f}"

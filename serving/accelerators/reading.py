@@ -215,6 +215,8 @@ def _rejected(contract: AcceleratorContract, series: AcceleratorSeries, sample: 
     for spot in contract.blind_spots:
         if sample.value == 0 and series.measures in spot.metrics and matches(spot.labels, sample.labels):
             return spot.code
+    if series.measures is metrics.POWER and sample.value == 0:
+        return UnknownCode.BLANK  # device-metrics-exporter before 1.4 writes 0 for power that it cannot read
     if series.unit is SeriesUnit.PERCENT and not series.fractions and 0 < sample.value < 1:
         return UnknownCode.IMPLAUSIBLE  # a share under the name of a percentage
     lowest, highest = metrics.RANGES.get(series.measures, (0.0, math.inf))
@@ -274,9 +276,14 @@ def _unit(
     is_shared = shared or part.shared or len(part.tenants) > 1
     codes = {UnknownCode.SHARED} if is_shared else set[UnknownCode]()
     codes |= set(_doubts(contract, around))
-    rejected = device.rejected | part.rejected
-    codes |= {UnknownCode.IMPLAUSIBLE} & set(rejected.values())
     own = dict(part.values) if key.slice else {**device.values, **part.values}
+    known = {**device.values, **part.values}
+    rejected = {
+        metric: code
+        for metric, code in (device.rejected | part.rejected).items()
+        if code is not UnknownCode.BLANK or metric not in known  # another name gives the number
+    }
+    codes |= {UnknownCode.IMPLAUSIBLE} & set(rejected.values())
     return UnitReading(
         values=own,
         highest=part.highest,

@@ -75,10 +75,10 @@ def tpu(number: int, ends: int = PAGES) -> str:
     return held + 'duty_cycle_node{make="cloud-tpu",accelerator_id="0"} 0\n'
 
 
-def agent_tpu(number: int, idle_s: float) -> str:
+def agent_tpu(number: int, idle_s: float, *, factor: float = 1) -> str:
     return (
         'tpu_runtime_tensorcore_dutycycle_percent{chip="0"} 0\n'
-        f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="0"}} {idle_s + 15 * number}\n'
+        f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="0"}} {factor * (idle_s + 15 * number)}\n'
     )
 
 
@@ -189,7 +189,55 @@ STORIES: Final = (
     Story(name="a TPU without a program", page=lambda n: tpu(n, 0), reason=UNKNOWN, code=UnknownCode.NO_WORKLOAD),
     Story(name="a TPU with an old idle clock", page=lambda n: agent_tpu(n, 4000)),
     Story(name="a TPU that computed within the window", page=lambda n: agent_tpu(n, -30), reason=WORKS),
+    Story(
+        name="a TPU that computed within the window, by a clock in milliseconds",
+        page=lambda n: agent_tpu(n, 4000 if n < 9 else -15 * 9, factor=1000),
+        reason=WORKS,
+    ),
+    Story(
+        name="a TPU whose idle clock is in milliseconds", page=lambda n: agent_tpu(n, 4000, factor=1000), reason=WRONG
+    ),
+    Story(
+        name="a TPU whose idle clock is in minutes",
+        page=lambda n: agent_tpu(n, 400_000, factor=1 / 60),
+        reason=UNKNOWN,
+        code=UnknownCode.REPEATED,
+    ),
+    Story(
+        name="a TPU whose idle clock stands still",
+        page=lambda n: agent_tpu(0, 4000),
+        reason=UNKNOWN,
+        code=UnknownCode.REPEATED,
+    ),
+    Story(name="a TPU whose idle clock is updated once a minute", page=lambda n: agent_tpu(n // 4 * 4, 4000)),
+    Story(
+        name="a TPU whose idle clock is missing on pages",
+        page=lambda n: agent_tpu(n, 4000) if n % 2 else agent_tpu(n, 4000).partition("\n")[0] + "\n",
+        reason=Reason.METRICS_MISSING,
+    ),
+    Story(
+        name="a GPU whose exporter stood still for half the window",
+        page=lambda n: gpu(5 if 5 <= n <= PAGES // 2 + 5 else n),
+        reason=WRONG,
+    ),
     Story(name="an idle AMD GPU", page=lambda n: amd(n, "SPX")),
+    *(
+        Story(
+            name=f"an idle AMD GPU whose second name of power is {blank}",
+            page=lambda n, blank=blank: (
+                amd(n, "SPX") + f'gpu_average_package_power{{serial_number="s",gpu_id="0"}} {blank}\n'
+            ),
+        )
+        for blank in (0, 65535, 4294967295)
+    ),
+    Story(
+        name="partitions of an AMD GPU without their type",
+        page=lambda n: (
+            amd(n, "") + amd(n, "").replace('gpu_id="0",gpu_partition_id="0"', 'gpu_id="1",gpu_partition_id="1"')
+        ),
+        reason=UNKNOWN,
+        code=UnknownCode.PARTITION,
+    ),
     Story(
         name="a partitioned AMD GPU",
         page=lambda n: amd(n, "CPX"),

@@ -64,6 +64,7 @@ def nvidia(chance: Chance) -> History:
     frozen, unit_error = chance.random() < 0.1, chance.choice((1, 1, 1, 1, 1, 1, 1, 1000, 0.001))
     odd = chance.choice((None, None, None, "gone", "blank", "nan", "high", "energy gone", "no profiling"))
     when, odd_unit = chance.randrange(PAGES), chance.choice(units)
+    stands = chance.randrange(PAGES), chance.choice((0, 0, 0, PAGES // 4, 2 * PAGES // 3))
 
     def page(number: int) -> str:
         lines: list[str] = []
@@ -87,7 +88,8 @@ def nvidia(chance: Chance) -> History:
                     lines.append(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{more}}} {value}")
                 if part is None and util[device, part] is not None:
                     lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{more}}} {util[device, part]}")
-            joules = 9000 + (0 if frozen else 30 * 15 * number * unit_error)
+            read = stands[0] if stands[0] <= number < sum(stands) else number
+            joules = 9000 + (0 if frozen else 30 * 15 * read * unit_error)
             lines.append(f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 30")
             if not (hit and odd == "energy gone"):
                 lines.append(f"{energy_name}{{{labels}}} {joules * per_watt}")
@@ -151,6 +153,8 @@ def tpu(chance: Chance) -> History:
     ends = chance.choice((None, None, 0, chance.randrange(PAGES)))
     idle_since = chance.choice((None, 30, 4000))
     lacking = chance.choice((None, None, chance.randrange(chips)))
+    factor = chance.choice((1, 1, 1, 1000, 1e6, 0.001, 0))
+    falls, absent = chance.choice((None, None, chance.randrange(PAGES))), chance.choice((None, None, 3))
 
     def page(number: int) -> str:
         lines: list[str] = []
@@ -164,10 +168,10 @@ def tpu(chance: Chance) -> History:
                     lines.append(f'duty_cycle{{{labels},pod="p"}} {value}')
             elif held:
                 lines.append(f'tpu_runtime_tensorcore_dutycycle_percent{{chip="{chip}"}} {value}')
-                if idle_since is not None:
-                    lines.append(
-                        f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="{chip}"}} {idle_since + 15 * number}'
-                    )
+                if idle_since is not None and number != absent:
+                    idle_s = idle_since + 15 * number if falls is None or number < falls else 15 * (number - falls)
+                    clock = factor * idle_s if factor else idle_since
+                    lines.append(f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="{chip}"}} {clock}')
         return "".join(f"{line}\n" for line in lines)
 
     return History(kind="tpu", devices=chips, pages=[page(n) for n in range(PAGES)])

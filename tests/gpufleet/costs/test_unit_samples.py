@@ -280,3 +280,25 @@ def test_generated_windows_are_not_trivial(idle: bool) -> None:
         return any(row.idle & ALL_PAGES == ALL_PAGES if idle else row.busy for row in found)
 
     find(windows(), is_wanted, settings=settings(max_examples=500, database=None, phases=[Phase.generate]))
+
+
+@pytest.mark.parametrize(
+    ("clock", "busy", "idle"),
+    [
+        pytest.param(lambda at: 4000 + at, 0, SEEN, id="runs"),
+        pytest.param(lambda _at: 4000, 0, 0, id="stands still"),
+        pytest.param(lambda at: 1000 * (4000 + at), 0, 0, id="in milliseconds"),
+        pytest.param(
+            lambda at: 4000 + at if at < 300 else at - 300, slots(30, 31), SEEN & ~slots(30, 31), id="falls"
+        ),
+    ],
+)
+def test_a_shared_tpu_is_idle_only_by_a_clock_that_runs(clock: Callable[[int], float], busy: int, idle: int) -> None:
+    def page(at: int) -> str:
+        return (
+            'tpu_runtime_tensorcore_dutycycle_percent{chip="0"} 0\n'
+            f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="0"}} {clock(at)}\n'
+        )
+
+    found = hours([*series_of(page, T0, MINUTES), running("", 8000, 0), running("", 8001, 0)])
+    assert {(row.busy, row.idle) for row in found} == {(busy, idle)}

@@ -30,6 +30,7 @@ def page(count: int, **more: float) -> list[Sample]:
             page(1, **{metrics.XID_ERRORS.name: 79}), 1, "NVIDIA GPU GPU-0: XID error 79", False, id="XID 79"
         ),
         pytest.param(page(1, **{metrics.XID_ERRORS.name: 31}), 1, None, False, id="a program's own fault"),
+        pytest.param(page(1, **{metrics.XID_ERRORS.name: float("nan")}), 1, None, False, id="XID not a number"),
         pytest.param(page(2, **{metrics.ECC_DOUBLE_BIT.name: 1}), 2, "double-bit ECC", False, id="ECC"),
     ],
 )
@@ -53,6 +54,10 @@ ECC = {"neuron_device_index": "0"}
         pytest.param(
             "amd", [("gpu_gfx_activity", AMD, 0), ("gpu_health", AMD, 0)], 1, "AMD Instinct GPU s: the exporter",
             False, id="an unhealthy AMD GPU",
+        ),
+        pytest.param(
+            "amd", [("amd_gpu_gfx_activity", AMD, 0), ("amd_gpu_health", AMD, 0)], 1,
+            "AMD Instinct GPU s: the exporter", False, id="an unhealthy AMD GPU, names with a prefix",
         ),
         pytest.param(
             "neuron", [("hardware_ecc_events_total", {**ECC, "event_type": "mem_ecc_uncorrected"}, 0)], 1, None,

@@ -422,3 +422,47 @@ def test_pods_whose_labels_prometheus_renamed_share_a_gpu(renamed: tuple[str, ..
 
     assert shared("a", "b")
     assert not shared("a")
+
+
+def vm_tpu(idle_s: float | None) -> str:
+    clock = "" if idle_s is None else f'tpu_runtime_tensorcore_idle_duration_seconds{{chip="0"}} {idle_s}\n'
+    return f'tpu_runtime_tensorcore_dutycycle_percent{{chip="0"}} 0\n{clock}'
+
+
+@pytest.mark.parametrize(
+    ("clock", "proved"),
+    [
+        pytest.param([500, 560, 620], (ProvedActivity.IDLE, ()), id="advances"),
+        pytest.param([500, 20, 80], (ProvedActivity.WORKING, ()), id="falls"),
+        pytest.param([500, 20, None], (ProvedActivity.WORKING, ()), id="falls before it ends"),
+        pytest.param([9e6, 5e6, 5.06e6], (ProvedActivity.WORKING, ()), id="falls in milliseconds"),
+        pytest.param([5e5, 5.6e5, 6.2e5], (ProvedActivity.UNKNOWN, (UnknownCode.IMPLAUSIBLE,)), id="in milliseconds"),
+        pytest.param([5e3, 5.001e3, 5.002e3], (ProvedActivity.UNKNOWN, (UnknownCode.REPEATED,)), id="in minutes"),
+        pytest.param([500, 500, 500], (ProvedActivity.UNKNOWN, (UnknownCode.REPEATED,)), id="stands still"),
+        pytest.param(
+            [500, None, 620], (ProvedActivity.UNKNOWN, (UnknownCode.MISSING_SERIES,)), id="missing on a page"
+        ),
+        pytest.param(
+            [500, float("nan"), 620], (ProvedActivity.UNKNOWN, (UnknownCode.MISSING_SERIES,)), id="not a number"
+        ),
+    ],
+)
+def test_the_idle_clock_of_a_tpu_has_to_run(clock: list[float | None], proved: Proved) -> None:
+    assert activities("tpu", [vm_tpu(idle_s) for idle_s in clock]) == {"0/": proved}
+
+
+@pytest.mark.parametrize(
+    ("counts", "activity"),
+    [
+        pytest.param([1, 2, 3, 4, 5, 6, 7, 8, 9], ProvedActivity.IDLE, id="counts"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 9], ProvedActivity.UNKNOWN, id="stands still and goes on"),
+        pytest.param([1, 2, 2, 2, 2, 2, 2, 2, 9], ProvedActivity.UNKNOWN, id="stands still in between"),
+        pytest.param([1, 1, 2, 2, 3, 3, 4, 4, 5], ProvedActivity.IDLE, id="counts with every other page"),
+    ],
+)
+def test_an_exporter_that_stood_still_for_half_the_window_proves_nothing(
+    counts: list[int], activity: ProvedActivity
+) -> None:
+    texts = [mig(0.0) + PULSES["nvidia"].format(count) for count in counts]
+    (found,) = judge(NVIDIA, timed("nvidia", texts)).values()
+    assert found.activity is activity
