@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from gpufleet.domain import catalogue
+from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.slices import MIG_GPUS, plain
-from gpufleet.settings.environment import PoolSettings, Settings
+from gpufleet.settings.environment import PoolSettings, Settings, Slices
 from gpufleet.settings.problems import Problem
 
 
@@ -21,7 +22,7 @@ def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem
         yield Problem(path=f"{where}.{needs}", wrong="is missing", remedy=remedy)
         return
     for name in machine_types(pool):
-        yield from _machine(settings, slices.profile, f"{where}.profile", name)
+        yield from _machine(settings, slices, where, name)
 
 
 def machine_types(pool: PoolSettings) -> list[str]:
@@ -33,17 +34,21 @@ def machine_types(pool: PoolSettings) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _machine(settings: Settings, profile: str | None, path: str, name: str) -> Iterator[Problem]:
+def _machine(settings: Settings, slices: Slices, where: str, name: str) -> Iterator[Problem]:
     try:
         machine = catalogue.machine(settings.cloud, name)
     except catalogue.UnknownMachineError:
         return  # the check of machine types reports it
+    remedy, profile, path = "remove slices, or choose other machine types", slices.profile, f"{where}.profile"
     if profile is None:
+        if machine.accelerator is not AcceleratorKind.NVIDIA:
+            wrong = f"needs an NVIDIA GPU, and {name} has {machine.gpu}"
+            yield Problem(path=f"{where}.kind", wrong=wrong, value=slices.kind, remedy=remedy)
         return
     known = MIG_GPUS.get(machine.gpu)
     if known is None:
         wrong = f"needs a GPU with MIG, and {name} has {machine.gpu}"
-        yield Problem(path=path, wrong=wrong, value=profile, remedy="remove slices, or choose other machine types")
+        yield Problem(path=path, wrong=wrong, value=profile, remedy=remedy)
     elif plain(profile) not in known.profiles:
         wrong = f"is not a profile of {machine.gpu} ({name})"
         yield Problem(path=path, wrong=wrong, value=profile, remedy=f"write one of {', '.join(known.profiles)}")

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-_PROFILE: Final = re.compile(r"(?:\d+c\.)?(\d+)g\.(\d+)gb(?:[+-][a-z.]+)*", re.IGNORECASE)
-"""`1g.10gb`, with a compute instance (`1c.3g.40gb`) or attributes (`1g.10gb+me`)."""
+_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?([1-9])g\.([1-9]\d*)gb(?:[+.-][a-z]+)*", re.IGNORECASE)
+"""`1g.10gb`, with a compute instance (`1c.3g.40gb`) or attributes (`1g.10gb+me`; Kubernetes: `1g.10gb.me`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

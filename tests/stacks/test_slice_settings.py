@@ -51,6 +51,13 @@ def test_slices_that_the_gpu_can_have_are_accepted(slices: dict[str, Any]) -> No
             id="a GPU without MIG",
         ),
         pytest.param(
+            {"kind": "time_slicing", "replicas": 4},
+            "ct5lp-hightpu-1t",
+            f"{SLICES}.kind: needs an NVIDIA GPU, and ct5lp-hightpu-1t has TPU-v5e (is 'time_slicing'); remove slices,"
+            " or choose other machine types",
+            id="time-slicing of a TPU",
+        ),
+        pytest.param(
             {"kind": "mig"},
             "a2-ultragpu-1g",
             f"{SLICES}.profile: is missing; write a MIG profile such as 1g.10gb",

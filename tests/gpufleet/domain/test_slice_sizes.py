@@ -14,6 +14,8 @@ from gpufleet.domain.slices import MIG_GPUS, another_fits, size_of
         pytest.param("3g.71gb", "H200-141GB", 1, (3, 7, 4, 8), id="H200"),
         pytest.param("2g.48gb", "RTX-PRO-6000", 1, (2, 4, 2, 4), id="four compute slices"),
         pytest.param("1g.10gb+me", None, 1, (1, 7, None, None), id="attribute, GPU unknown"),
+        pytest.param("1g.10gb.me", "H100-80GB", 1, (1, 7, 1, 8), id="attribute in a name of Kubernetes"),
+        pytest.param("0g.10gb", "H100-80GB", 1, None, id="no compute slice"),
         pytest.param("1c.3g.40gb", "A100-80GB", 1, (3, 7, 4, 8), id="compute instance"),
         pytest.param("1G.34GB", None, 1, (1, 7, 1, 8), id="upper case"),
         pytest.param("1g.24gb", None, 1, None, id="GPUs differ"),
