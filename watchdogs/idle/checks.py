@@ -133,7 +133,7 @@ def _work(gpu: GpuEvidence, policy: IdlePolicy) -> str | None:
     if gpu.util_max is not None and policy.gpu_active_below <= gpu.util_max / 100 <= 1:
         return f"GPU utilization up to {gpu.util_max:g} %"
     if gpu.work_changes > 0:
-        return f"{_count(gpu.work_changes)} changes of the counters of executions"
+        return f"{_count(gpu.work_changes)} changes of counters or clocks that only work changes"
     if gpu.computed_ago is not None and gpu.computed_ago < policy.window:
         return f"a unit computed {_span(gpu.computed_ago)} ago"
     return None
@@ -278,10 +278,15 @@ def gpu_not_contradicted(case: Case) -> Objection | None:
     if gpu is None:
         return None
     if gpu.implausible:
-        detail = f"{', '.join(gpu.implausible)}: power, energy or memory has another unit"
+        detail = f"{', '.join(gpu.implausible)}: power, energy, memory or a clock has another unit"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     rated = case.watts_rated
-    if rated is not None and gpu.watts_max is not None and not gpu.watts_max < _working_watts(rated):
+    if gpu.watts_max is None:
+        return None
+    if rated is None:
+        detail = f"the rated power of a GPU of {case.instance.machine_type} is unknown, so power cannot show work"
+        return Objection(reason=Reason.METRICS_MISSING, detail=detail)
+    if not gpu.watts_max < _working_watts(rated):
         detail = f"gpu_active is {gpu.active_max} but a GPU drew {gpu.watts_max:.0f} W of {rated:.0f} W"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     return None

@@ -106,6 +106,7 @@ TRAPS = [
     pytest.param(case(evidence=gpu(util_max=4294967295.0)), Reason.METRICS_IMPLAUSIBLE, id="utilization blank"),
     pytest.param(case(evidence=gpu(watts_max=60.0)), Reason.METRICS_IMPLAUSIBLE, id="0 activity at full power"),
     pytest.param(case(evidence=gpu(watts_max=NAN)), Reason.METRICS_IMPLAUSIBLE, id="energy NaN"),
+    pytest.param(case(watts_rated=None), Reason.METRICS_MISSING, id="rated power unknown"),
     pytest.param(case(evidence=gpu(energy_changes=0.0)), Reason.METRICS_IMPLAUSIBLE, id="frozen exporter"),
     pytest.param(case(evidence=gpu(energy_changes=None)), Reason.METRICS_MISSING, id="no energy counter"),
     pytest.param(case(evidence=gpu(active_max=None)), Reason.METRICS_MISSING, id="PROF fields absent"),
