@@ -50,5 +50,6 @@ UNIT_NAMES: Final = UnitNames(
     scope=SCOPE_LABEL,
     device_scopes=(Scope.DEVICE.value, Scope.HOST.value),
     coarse=(EVIDENCE, VETO),
+    joules={unit.value: factor for unit, (of, factor) in FACTORS.items() if of == metrics.ENERGY.unit},
     doubt=DOUBT_LABEL,
 )

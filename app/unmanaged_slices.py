@@ -24,7 +24,7 @@ from gpufleet.costs.slices import BilledSpan, NodeBill, allocate
 from gpufleet.costs.slot_parts import PartState, UnitName
 from gpufleet.costs.slots import Measure
 from gpufleet.costs.unit_samples import unit_activity
-from gpufleet.domain import money
+from gpufleet.domain import catalogue, money
 from gpufleet.domain.model import Instance
 from gpufleet.ledger.slots import SLOT_US
 from gpufleet.ledger.units import Sighting, UnitHour
@@ -85,7 +85,8 @@ def find(
 
     `usd_per_hour`: by instance id; absent: unknown. Nothing is known about an id that two instances have.
     """
-    rows = unit_activity("", METRIC_NAMES, UNIT_NAMES, series, Measure())
+    limits = catalogue.working_watts_of(instances)
+    rows = unit_activity("", METRIC_NAMES, UNIT_NAMES, series, Measure(), working_watts=limits)
     rows.sort(key=lambda row: (row.hour, row.instance_id))
     divided = {row.instance_id for row in rows}
     named = Counter(one.id for one in instances)

@@ -4,7 +4,7 @@ A pass writes in one transaction, so an interrupted pass writes nothing. A repea
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -18,7 +18,7 @@ from gpufleet.costs.energy_samples import EnergyNames, energy_readings
 from gpufleet.costs.samples import MetricNames, RawSeries, activity, readings, team_readings
 from gpufleet.costs.slots import Measure
 from gpufleet.costs.unit_samples import UnitNames, unit_activity
-from gpufleet.domain import garbage
+from gpufleet.domain import catalogue, garbage
 from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, InstanceRecord, PaidCapacity
 from gpufleet.domain.model import InstanceState
 from gpufleet.domain.prices import Price
@@ -172,7 +172,7 @@ def collect(engine: Engine, sources: CollectorSources, fleet: FleetFacts, now: d
             if pool is not None and pool in fleet.pools
         }
         hours = activity(fleet.name, sources.names, series or (), fleet.measure, floors)
-        units = _units(sources, fleet, series or (), floors)
+        units = _units(sources, fleet, series or (), floors, seen)
     types = sorted({*fleet.machine_types, *(record.instance.machine_type for record in seen)})
     market = _market(sources, types, _market_since(seen, priced, now), now, notes)
     own = _in_reservations(seen, unread)
@@ -248,11 +248,16 @@ def _energy(
 
 
 def _units(
-    sources: CollectorSources, fleet: FleetFacts, series: Sequence[RawSeries], floors: Mapping[str, float]
+    sources: CollectorSources,
+    fleet: FleetFacts,
+    series: Sequence[RawSeries],
+    floors: Mapping[str, float],
+    seen: Iterable[InstanceRecord],
 ) -> list[UnitHour]:
     if sources.units is None:
         return []
-    return unit_activity(fleet.name, sources.names, sources.units, series, fleet.measure, floors)
+    limits = catalogue.working_watts_of(record.instance for record in seen)
+    return unit_activity(fleet.name, sources.names, sources.units, series, fleet.measure, floors, limits)
 
 
 def _write_energy(

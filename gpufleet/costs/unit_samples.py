@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -77,6 +77,8 @@ class UnitNames:
     """Values of `scope` of numbers that are not of one unit: of a device, and of the host."""
     coarse: tuple[str, str]
     """A label and its value on numbers that can be 0 while the unit computes."""
+    joules: Mapping[str, float]
+    """Unit of an energy to the factor to joules."""
     doubt: str = ""
     """A label of units whose 0 is not a measurement; empty: there is none."""
 
@@ -140,10 +142,12 @@ def unit_activity(  # noqa: PLR0913 - the arguments of `activity`, and the names
     series: Iterable[RawSeries],
     measure: Measure,
     floors: Mapping[str, float] = MappingProxyType({}),
+    working_watts: Mapping[str, float] = MappingProxyType({}),
 ) -> list[UnitHour]:
     """The hours of slices and shared devices. Instances whose devices are whole and have one user have none.
 
-    `floors`: activity below which a unit counts as inactive, of instances whose pool sets it.
+    `floors`: activity below which a unit counts as inactive, of instances whose pool sets it. `working_watts`: power
+    that an idle device of an instance never draws; absent: unknown.
     """
     of_units: dict[str, list[RawSeries]] = defaultdict(list)
     engines: dict[str, list[RawSeries]] = defaultdict(list)
@@ -160,7 +164,7 @@ def unit_activity(  # noqa: PLR0913 - the arguments of `activity`, and the names
         ports = {port_of(one.labels) for one in engines[instance_id] if one.name in names.requests}
         if _is_divided(units, own, len(ports)):
             floor = floors.get(instance_id, measure.gpu_active_below)
-            reader = _Reader(units=units, measure=measure, floor=floor)
+            reader = _Reader(units=units, measure=measure, floor=floor, limit=working_watts.get(instance_id))
             reader.read(own)
             reader.read_engines(names, engines[instance_id])
             found += _clipped(reader.hours(fleet, instance_id))
@@ -192,6 +196,10 @@ class _Reader:
     units: UnitNames
     measure: Measure
     floor: float
+    limit: float | None = None
+    """Power in W that an idle device never draws."""
+    drawing: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Devices and hours with a mean power of at least `limit`."""
     found: dict[_UnitName, _Unit] = field(default_factory=lambda: defaultdict(_Unit))
     wider: dict[str, _Unit] = field(default_factory=lambda: defaultdict(_Unit))
     """Numbers of whole devices; those of the host have an empty name."""
@@ -205,6 +213,8 @@ class _Reader:
             part = one.labels.get(self.units.slice, "")
             name = one.labels.get(self.units.device, ""), part, one.labels.get(kind.profile, "") if part else ""
             samples = self._measured(one)
+            if one.name == kind.pulse:
+                self._add_power(name[0], self.units.joules.get(one.labels.get(self.units.unit, "")), samples)
             scope = one.labels.get(self.units.scope, "")
             if scope in self.units.device_scopes:
                 self._add(kind, self.wider[name[0] if scope == self.units.device_scopes[0] else ""], one, samples)
@@ -217,6 +227,16 @@ class _Reader:
             _join(seen, self._judge([ActivitySample(at, 0.0) for at, _ in one.samples], {}, lambda a, b: False))
             if scope not in self.units.device_scopes:
                 self._add(kind, unit, one, samples)
+
+    def _add_power(self, device: str, joules: float | None, samples: Sequence[ActivitySample]) -> None:
+        """Note the hours in which the device drew so much that it worked."""
+        if joules is None or self.limit is None:
+            return
+        for hour, own in groupby(samples, key=lambda sample: microseconds(sample.at) // HOUR_US):
+            first, *more = own
+            seconds = (more[-1].at - first.at).total_seconds() if more else 0.0
+            if seconds and joules * (more[-1].value - first.value) >= self.limit * seconds:
+                self.drawing.add((device, hour))
 
     def _measured(self, one: RawSeries) -> Sequence[ActivitySample]:
         if one.name != self.units.active:
@@ -282,10 +302,20 @@ class _Reader:
         """The rows of the instance."""
         divided = {device for device, number, _ in self.found if number}
         units = {name: unit for name, unit in self.found.items() if name[1] or name[0] not in divided}
+        worked = {
+            (name[0], hour)
+            for name, unit in units.items()
+            for bits in unit.users.values()
+            for hour in bits
+            if self._evidence(name[0], unit, hour)[0]
+        }
+        # a device that draws so much works, although no unit of it shows that
+        contradicted = self.drawing - worked
         for (device, number, profile), unit in sorted(units.items(), key=lambda item: item[0]):
             engines = self._engines_of((device, number), unit, len(units))
             for hour in sorted({hour for bits in unit.users.values() for hour in bits}):
                 busy, idle = self._evidence(device, unit, hour)
+                idle = 0 if (device, hour) in contradicted else idle
                 for tenant, engine, model, seen, works, inactive in _users_of(unit, engines, hour):
                     yield UnitHour(
                         environment=fleet,

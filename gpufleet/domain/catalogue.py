@@ -1,7 +1,8 @@
 """The catalogue of the clouds' machine types with accelerators, and their devices. Sources: `data/SOURCE.md`."""
 
+import contextlib
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -11,7 +12,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Final
 
-from gpufleet.domain.model import Cloud
+from gpufleet.domain.model import Cloud, Instance
 
 _DATA: Final = "gpufleet.domain.data"
 
@@ -240,6 +241,29 @@ def _machines() -> dict[tuple[Cloud, str], MachineType]:
             efa_interfaces=int(row["efa_interfaces"]) if row["efa_interfaces"] else None,
             tried_on_hardware=row["tried_on_hardware"] == "yes",
         )
+    return found
+
+
+WORKING_WATTS: Final = 0.6
+"""Share of a GPU's rated power that an idle GPU never draws (an idle L4 with a loaded model draws about 0.4)."""
+LARGE_WATTS: Final = 250.0
+WORKING_WATTS_OF_LARGE: Final = 0.4
+"""The same for GPUs rated at `LARGE_WATTS` or more: idle with a loaded model, they draw a fifth to a quarter."""
+
+
+def working_watts(rated: float) -> float:
+    """Return the power in W that an idle GPU with this rated power never draws."""
+    return rated * (WORKING_WATTS_OF_LARGE if rated >= LARGE_WATTS else WORKING_WATTS)
+
+
+def working_watts_of(instances: Iterable[Instance]) -> dict[str, float]:
+    """Return the power in W that an idle device never draws, by instance id; absent: unknown."""
+    found: dict[str, float] = {}
+    for one in instances:
+        with contextlib.suppress(UnknownMachineError):
+            rated = gpu(machine(one.cloud, one.machine_type).gpu).watts
+            if rated is not None:
+                found[one.id] = working_watts(rated)
     return found
 
 

@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from gpufleet.domain.catalogue import working_watts
 from gpufleet.domain.decisions import Objection, Reason
 from gpufleet.domain.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs.brakes import kept_by_tag
-
-WORKING_WATTS: Final = 0.6
-"""Share of a GPU's rated power that an idle GPU never draws (an idle L4 with a loaded model draws about 0.4)."""
-LARGE_WATTS: Final = 250.0
-WORKING_WATTS_OF_LARGE: Final = 0.4
-"""The same for GPUs rated at `LARGE_WATTS` or more: idle with a loaded model, they draw a fifth to a quarter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +281,7 @@ def gpu_not_contradicted(case: Case) -> Objection | None:
     if rated is None:
         detail = f"the rated power of a GPU of {case.instance.machine_type} is unknown, so power cannot show work"
         return Objection(reason=Reason.METRICS_MISSING, detail=detail)
-    if not gpu.watts_max < _working_watts(rated):
+    if not gpu.watts_max < working_watts(rated):
         detail = f"gpu_active is {gpu.active_max} but a GPU drew {gpu.watts_max:.0f} W of {rated:.0f} W"
         return Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail=detail)
     return None
@@ -373,10 +368,6 @@ def _stale(case: Case, source: str, side: EngineEvidence | GpuEvidence | None) -
     if case.evidence is None or side is None or side.newest_age is None or case.evidence.is_new(side):
         return None
     return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(side.newest_age)} old")
-
-
-def _working_watts(rated: float) -> float:
-    return rated * (WORKING_WATTS_OF_LARGE if rated >= LARGE_WATTS else WORKING_WATTS)
 
 
 def _span(span: timedelta) -> str:

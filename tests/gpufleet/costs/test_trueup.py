@@ -212,4 +212,4 @@ def test_cost_without_a_price_is_named_and_makes_the_computed_sum_a_lower_bound(
     (one,) = [one for one in found["differences"] if one["resource"] == "i-idle"]
     assert one["parts"] == {"price": "1.440000000", "hours": "0.000000000"}
     shown = run_report("trueup", "--fleet", fleet, "--bill", bill, *WINDOW).stdout
-    assert "computed at least 9.36 USD" in shown and "no price of x9.large on-demand in us-east-1a" in shown
+    assert "computed at least 9.36 USD" in shown and "no price for x9.large on-demand in us-east-1a" in shown

@@ -302,3 +302,19 @@ def test_a_shared_tpu_is_idle_only_by_a_clock_that_runs(clock: Callable[[int], f
 
     found = hours([*series_of(page, T0, MINUTES), running("", 8000, 0), running("", 8001, 0)])
     assert {(row.busy, row.idle) for row in found} == {(busy, idle)}
+
+
+@pytest.mark.parametrize(
+    ("shares", "limit", "idle"),
+    [
+        pytest.param({1: 0.0, 2: 0.0}, 110.0, {"1": 0, "2": 0}, id="all slices read 0 and the device draws 120 W"),
+        pytest.param({1: 0.0, 2: 0.0}, 280.0, {"1": SEEN, "2": SEEN}, id="an idle device may draw so much"),
+        pytest.param({1: 0.0, 2: 0.5}, 110.0, {"1": SEEN, "2": 0}, id="another slice works"),
+    ],
+)
+def test_slices_are_not_idle_while_their_device_draws_the_power_of_work(
+    shares: dict[int, float], limit: float, idle: dict[str, int]
+) -> None:
+    series = series_of(lambda at: mig(at, shares), T0, MINUTES)
+    found = unit_activity("e", NAMES, UNIT_NAMES, series, Measure(), working_watts={"i-1": limit})
+    assert {row.slice: row.idle for row in found} == idle
