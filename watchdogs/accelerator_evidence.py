@@ -94,7 +94,7 @@ def accelerator_evidence(
     unknown = {*answer.doubts, *(code for one in found for code in one.unknown)}
     blank = {UnknownCode.BLANK} if any(one.blank for one in found) else set[UnknownCode]()
     implausible = {UnknownCode.IMPLAUSIBLE} if _is_implausible(stats) else set[UnknownCode]()
-    unknown |= {UnknownCode.REPEATED} if _clock_stands(answer) else set[UnknownCode]()
+    unknown |= {UnknownCode.REPEATED} if _is_clock_frozen(answer) else set[UnknownCode]()
     clocks = [stats[f"clock:{metric}"] for metric in CLOCKS if f"clock:{metric}" in stats]
     pulses = [one.pulse for one in found if one.needs_pulse]
     util = stats.get("util")
@@ -183,10 +183,10 @@ def _lowest(pulse: float | None, before: float | None) -> float | None:
     return pulse if pulse is None or before is None else min(pulse, before)
 
 
-def _clock_stands(answer: AcceleratorStats) -> bool:
+def _is_clock_frozen(answer: AcceleratorStats) -> bool:
     """Whether a clock does not advance: its exporter repeats old values."""
-    stands = any(numbers.get(f"changes:{metric}") == 0 for numbers in answer.kinds.values() for metric in CLOCKS)
-    return stands or any(answer.stats.get(f"min_rate:{metric}", 1.0) < CLOCK_RATES[0] for metric in CLOCKS)
+    frozen = any(numbers.get(f"changes:{metric}") == 0 for numbers in answer.kinds.values() for metric in CLOCKS)
+    return frozen or any(answer.stats.get(f"min_rate:{metric}", 1.0) < CLOCK_RATES[0] for metric in CLOCKS)
 
 
 def _is_implausible(stats: Stats) -> bool:

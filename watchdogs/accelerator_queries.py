@@ -178,11 +178,11 @@ def _pulses(chosen: str, window: timedelta, interval: timedelta) -> dict[str, st
 
 
 def _least_changes(metric: Metric, chosen: str, window: timedelta, part: timedelta, interval: timedelta) -> str:
-    """The fewest changes of a number in any part of the window: an exporter can stand still and go on."""
+    """The fewest changes of a number in any part of the window: an exporter can freeze and resume."""
     series = f"{metric}{{{chosen}}}[{seconds(min(part, window))}]"
     if part >= window:
         return f"changes({series})"
-    # a part with few samples, beside a gap, shows nothing
+    # a part with few samples, next to a gap, shows nothing
     enough = f"count_over_time({series}) >= {max(2, part // interval / 2):g}"
     rest, step = milliseconds(window - part), milliseconds(part / 2)
     return f"min_over_time((changes({series}) and {enough})[{rest}:{step}])"

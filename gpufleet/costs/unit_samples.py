@@ -29,7 +29,7 @@ _CLIPPED: Final = (("device", 128), ("slice", 128), ("profile", 64), ("tenant", 
 _LARGEST_ACTIVITY: Final = 100_000.0
 """A percentage that is too high by a factor of 1,000."""
 _CLOCK_RATES: Final = (0.5, 2.0)
-"""Outside these limits, a clock stands still or has another unit."""
+"""Outside these limits, a clock is frozen or has another unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ class _Reader:
                 self._add(kind, unit, one, samples)
 
     def _add_power(self, device: str, joules: float | None, samples: Sequence[ActivitySample]) -> None:
-        """Note the hours in which the device drew so much that it worked."""
+        """Note the hours in which the device drew the power of work."""
         if joules is None or self.limit is None:
             return
         for hour, own in groupby(samples, key=lambda sample: microseconds(sample.at) // HOUR_US):
@@ -309,7 +309,7 @@ class _Reader:
             for hour in bits
             if self._evidence(name[0], unit, hour)[0]
         }
-        # a device that draws so much works, although no unit of it shows that
+        # the device draws the power of work, although no unit of it shows work
         contradicted = self.drawing - worked
         for (device, number, profile), unit in sorted(units.items(), key=lambda item: item[0]):
             engines = self._engines_of((device, number), unit, len(units))

@@ -20,7 +20,7 @@ LARGEST_STEP: Final = 30.0
 1,000 differs by more, even if a device goes from idle to full power (about 12 times) in between."""
 CLOCK_RATES: Final = (0.5, 2.0)
 """A clock of the time since a unit last computed advances at rest by about a second per second. Outside these limits
-it stands still or has another unit."""
+it is frozen or has another unit."""
 
 
 class ProvedActivity(StrEnum):

@@ -204,7 +204,7 @@ STORIES: Final = (
         code=UnknownCode.REPEATED,
     ),
     Story(
-        name="a TPU whose idle clock stands still",
+        name="a TPU whose idle clock is frozen",
         page=lambda n: agent_tpu(0, 4000),
         reason=UNKNOWN,
         code=UnknownCode.REPEATED,
@@ -216,7 +216,7 @@ STORIES: Final = (
         reason=Reason.METRICS_MISSING,
     ),
     Story(
-        name="a GPU whose exporter stood still for half the window",
+        name="a GPU whose exporter was frozen for half the window",
         page=lambda n: gpu(5 if 5 <= n <= PAGES // 2 + 5 else n),
         reason=WRONG,
     ),

@@ -64,7 +64,7 @@ def nvidia(chance: Chance) -> History:
     frozen, unit_error = chance.random() < 0.1, chance.choice((1, 1, 1, 1, 1, 1, 1, 1000, 0.001))
     odd = chance.choice((None, None, None, "gone", "blank", "nan", "high", "energy gone", "no profiling"))
     when, odd_unit = chance.randrange(PAGES), chance.choice(units)
-    stands = chance.randrange(PAGES), chance.choice((0, 0, 0, PAGES // 4, 2 * PAGES // 3))
+    frozen_at = chance.randrange(PAGES), chance.choice((0, 0, 0, PAGES // 4, 2 * PAGES // 3))
 
     def page(number: int) -> str:
         lines: list[str] = []
@@ -88,7 +88,7 @@ def nvidia(chance: Chance) -> History:
                     lines.append(f"DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{more}}} {value}")
                 if part is None and util[device, part] is not None:
                     lines.append(f"DCGM_FI_DEV_GPU_UTIL{{{more}}} {util[device, part]}")
-            read = stands[0] if stands[0] <= number < sum(stands) else number
+            read = frozen_at[0] if frozen_at[0] <= number < sum(frozen_at) else number
             joules = 9000 + (0 if frozen else 30 * 15 * read * unit_error)
             lines.append(f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 30")
             if not (hit and odd == "energy gone"):

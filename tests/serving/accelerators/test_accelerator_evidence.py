@@ -438,7 +438,7 @@ def vm_tpu(idle_s: float | None) -> str:
         pytest.param([9e6, 5e6, 5.06e6], (ProvedActivity.WORKING, ()), id="falls in milliseconds"),
         pytest.param([5e5, 5.6e5, 6.2e5], (ProvedActivity.UNKNOWN, (UnknownCode.IMPLAUSIBLE,)), id="in milliseconds"),
         pytest.param([5e3, 5.001e3, 5.002e3], (ProvedActivity.UNKNOWN, (UnknownCode.REPEATED,)), id="in minutes"),
-        pytest.param([500, 500, 500], (ProvedActivity.UNKNOWN, (UnknownCode.REPEATED,)), id="stands still"),
+        pytest.param([500, 500, 500], (ProvedActivity.UNKNOWN, (UnknownCode.REPEATED,)), id="frozen"),
         pytest.param(
             [500, None, 620], (ProvedActivity.UNKNOWN, (UnknownCode.MISSING_SERIES,)), id="missing on a page"
         ),
@@ -455,12 +455,12 @@ def test_the_idle_clock_of_a_tpu_has_to_run(clock: list[float | None], proved: P
     ("counts", "activity"),
     [
         pytest.param([1, 2, 3, 4, 5, 6, 7, 8, 9], ProvedActivity.IDLE, id="counts"),
-        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 9], ProvedActivity.UNKNOWN, id="stands still and goes on"),
-        pytest.param([1, 2, 2, 2, 2, 2, 2, 2, 9], ProvedActivity.UNKNOWN, id="stands still in between"),
+        pytest.param([1, 1, 1, 1, 1, 1, 1, 1, 9], ProvedActivity.UNKNOWN, id="frozen, then resumes"),
+        pytest.param([1, 2, 2, 2, 2, 2, 2, 2, 9], ProvedActivity.UNKNOWN, id="frozen in between"),
         pytest.param([1, 1, 2, 2, 3, 3, 4, 4, 5], ProvedActivity.IDLE, id="counts with every other page"),
     ],
 )
-def test_an_exporter_that_stood_still_for_half_the_window_proves_nothing(
+def test_an_exporter_that_was_frozen_for_half_the_window_proves_nothing(
     counts: list[int], activity: ProvedActivity
 ) -> None:
     texts = [mig(0.0) + PULSES["nvidia"].format(count) for count in counts]
