@@ -105,7 +105,7 @@ preview: setup
 	@$(local_env); $(plugins) && pulumi preview --policy-pack policies --stack '$(STACK)'
 
 # An update that deletes or replaces a group, its launch template, a reservation or the control host is a big one: the
-# fleet's watchdogs stand still first, as before destroy.
+# fleet's watchdogs are paused first, as before destroy.
 up: setup
 	@$(local_env); $(plugins) && $(RUN) scripts.cut_off '$(STACK)' \
 		&& { [ -n '$(PAUSED)' ] || $(RUN) scripts.pause_first '$(STACK)' --if-big --reason 'pulumi up of $(STACK)'; } \

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from scripts.vocabulary.check import Checked, by_package, check_files, unused
@@ -15,15 +15,17 @@ from scripts.vocabulary.duplicates import duplicates
 from scripts.vocabulary.lists import ListError, read_lists
 
 ROOT: Final = Path(__file__).parents[2]
-SUFFIXES: Final = (".py", ".md", ".html", ".js", ".css", ".toml", ".yaml", ".yml", ".service", ".sh")
+SUFFIXES: Final = (".py", ".md", ".html", ".js", ".css", ".toml", ".yaml", ".yml", ".service", ".sh", "")
+"""The empty one: files without a suffix, such as `Makefile`."""
 EXCLUDED: Final = (
     "tests/data/",
     "tests/recorded/",
     "typings/",
     "scripts/vocabulary/",
     "tests/scripts/test_vocabulary.py",
+    "LICENSE",
 )
-"""Recorded data, stubs of other libraries, and the word lists themselves."""
+"""Recorded data, stubs of other libraries, the word lists themselves, and the text of the licence."""
 
 
 def tracked(root: Path = ROOT) -> list[str]:
@@ -36,7 +38,7 @@ def tracked(root: Path = ROOT) -> list[str]:
     return [
         name
         for name in names
-        if name.endswith(SUFFIXES) and not name.startswith(EXCLUDED) and (root / name).is_file()
+        if PurePosixPath(name).suffix in SUFFIXES and not name.startswith(EXCLUDED) and (root / name).is_file()
     ]
 
 

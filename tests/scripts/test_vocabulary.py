@@ -1,6 +1,7 @@
 """Tests of the vocabulary check: the parts of a file that it reads, its findings, and valid lists."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,15 @@ def test_the_command_prints_findings_as_lines_counts_or_json(
     assert capsys.readouterr().out.split() == ["1", "app", "1", "tell"]
     assert command.main(["app/b.py"]) == 0
     assert command.main(["cli"]) == 2
+
+
+def test_files_without_a_suffix_are_checked(tmp_path: Path) -> None:
+    names = [".ci/run", ".github/CODEOWNERS", "Makefile", "a.csv", "a.py", "deploy/Containerfile", "deploy/crontab"]
+    for name in [*names, "LICENSE", "tests/data/run"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("told\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True, timeout=60)
+    assert command.tracked(tmp_path) == [name for name in names if name != "a.csv"]
 
 
 def test_the_projects_own_lists_can_be_read() -> None:
