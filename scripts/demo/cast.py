@@ -42,7 +42,7 @@ class Engine(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cast:
-    """What a story differs in."""
+    """What differs between the variants of the demo."""
 
     engine: Engine
     note: str = ""
@@ -50,7 +50,7 @@ class Cast:
     served: Mapping[str, int]
     """Ready replicas that each pool starts with."""
     wait_s: float
-    """Most that a wait of the story takes: many times what it takes, for a machine with other work to do."""
+    """Limit of one wait of the demo, in seconds: many times the usual time, since the machine may be busy."""
     clients: int
     """Each with one request at a time."""
     closing: str
@@ -111,7 +111,7 @@ def choose(name: str) -> Cast:
 
 
 def prepare(note: Callable[[str], None], memory: Path = Path("/proc/meminfo")) -> None:
-    """Have vLLM's environment, installed when it is missing. Raises CastError."""
+    """Install the environment of vLLM if it is missing. Raises CastError."""
     available = _available_gib(memory)
     if available is not None and available < NEEDED_GIB:
         raise CastError(
@@ -133,7 +133,9 @@ def _available_gib(memory: Path) -> float | None:
 
 
 def image() -> str:
-    """The image that stands for real vLLM on an emulated machine; its digest is the one of what it was made from."""
+    """The image that stands for real vLLM on an emulated machine. Its digest is the hash of the lock file of vLLM's
+    environment.
+    """
     lock = (VLLM_ENVIRONMENT.project / "uv.lock").read_bytes()
     return f"gpu-fleet/vllm-cpu@sha256:{hashlib.sha256(lock).hexdigest()}"
 

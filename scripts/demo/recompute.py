@@ -36,7 +36,7 @@ def recompute(report: dict[str, Any]) -> Recomputed:
     blended = usd / (prompt + generation) * 1_000_000 if prompt + generation else None
     if (prompt, generation) != (total["tokens"]["prompt"], total["tokens"]["generation"]):
         raise ValueError(
-            f"counters' differences make {prompt} + {generation} tokens; the report has {total['tokens']}"
+            f"the differences of the counters are {prompt} + {generation} tokens; the report has {total['tokens']}"
         )
     reported = total["usd_per_million_tokens"]["blended"]
     if blended is not None:

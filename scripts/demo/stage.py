@@ -100,8 +100,9 @@ class Stage:
         return self._run(command, codes, lambda line: pattern is None or not pattern.search(line))
 
     def end_cloud(self, *options: str) -> Done:
-        """`gpufleet local down`, unmarked: marked, it would be ended by that of the next run as something left over,
-        if we are killed now. Unmarked, that one waits for it. Raises StoryError.
+        """Run `gpufleet local down` without the mark of the demo's processes. Raises StoryError.
+
+        If this process is killed now, the next demo ends everything with that mark, but must wait for this command.
         """
         marked = self.environment
         self.environment = {name: value for name, value in marked.items() if name != MARK}

@@ -98,7 +98,7 @@ def _boot(stage: Stage) -> None:
     stage.fact("reserved", sum(one["kind"] == "reserved" for one in observe.instances("chat")))
     stage.fact("spot_zones", sorted({one["zone"] for one in observe.instances("chat") if one["kind"] == "spot"}))
     stage.wait("Prometheus has found every instance", lambda: _all_scraped(stage), stage.cast.wait_s)
-    stage.fact("scraped", _scraped(), "Prometheus discovered them from the cloud API: engine, DCGM and agent answer")
+    stage.fact("scraped", _scraped(), "Prometheus found them in its targets file: engine, DCGM and agent answer")
 
 
 def _unidentified() -> str | None:
@@ -297,9 +297,10 @@ def _report(stage: Stage) -> None:
     except ValueError as error:
         raise StoryError(f"the report cannot be recomputed from its JSON: {error}") from error
     texts = (
-        f"{again.charges} charges (seconds x price) make {again.usd:.4f} USD, counters' differences {again.prompt} "
+        f"from --json: {again.charges} charges (seconds x price) make {again.usd:.4f} USD; the differences of the "
+        f"counters are {again.prompt:,} input and {again.generation:,} output tokens"
     )
-    stage.fact("recomputed", again.charges, f"from --json: {texts}tokens in and {again.generation} out")
+    stage.fact("recomputed", again.charges, texts)
     stage.fact("slack_reports", len(observe.slack_messages()) - before, "the report is in Slack, too")
     _check_dashboards(stage)
 

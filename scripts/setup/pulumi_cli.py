@@ -113,7 +113,7 @@ def download(release: Release, into: Path) -> None:
         if found != release.sha256:
             raise SetupError(
                 f"{release.url} has SHA-256 {found}, but {HASHES.name} has {release.sha256}, so it was not unpacked."
-                f" Find out who answers for that address here (HTTPS_PROXY). By hand: {REMEDY}"
+                f" Check which server answers for that address here (HTTPS_PROXY). By hand: {REMEDY}"
             )
         with tarfile.open(archive) as packed:
             packed.extractall(into / "unpacked", filter="data")
@@ -121,7 +121,7 @@ def download(release: Release, into: Path) -> None:
         raise SetupError(f"{release.url} could not be fetched and unpacked: {error}\n{REMEDY}") from error
     programs = next((path.parent for path in (into / "unpacked").rglob("pulumi") if path.is_file()), None)
     if programs is None:
-        raise SetupError(f"{release.url} holds no `pulumi`: {REMEDY}")
+        raise SetupError(f"{release.url} contains no `pulumi`: {REMEDY}")
     programs.rename(into / "bin")
 
 

@@ -70,7 +70,8 @@ def install_uv(folders: Folders) -> None:
         if _OTHER_HASH.search(str(trouble)):
             raise SetupError(
                 f"the package index gave a uv {UV_VERSION} whose hash is not in {UV_REQUIREMENTS}, so it was not"
-                f" installed (see {log}). Name an index that you trust (PIP_INDEX_URL), or ask who keeps this one."
+                f" installed (see {log}). Use an index that you trust (PIP_INDEX_URL), or ask the operator of this"
+                " one."
             ) from trouble
         raise
     else:
