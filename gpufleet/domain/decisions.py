@@ -41,7 +41,7 @@ class Reason(Code):
     METRICS_MISSING = "metrics_missing", "metrics missing"
     METRICS_STALE = "metrics_stale", "metrics stale"
     ENGINE_UNKNOWN = "engine_unknown", "metrics of the engine not understood"
-    ACCELERATOR_UNKNOWN = "accelerator_unknown", "activity of an accelerator not proved"
+    ACCELERATOR_UNKNOWN = "accelerator_unknown", "no proof that an accelerator is idle"
     METRICS_IMPLAUSIBLE = "metrics_implausible", "metrics implausible"
     NEVER_REACHABLE = "never_reachable", "never reachable since boot"
     WARMING_UP = "warming_up", "younger than its warm-up"
@@ -52,12 +52,12 @@ class Reason(Code):
     PREPAID = "prepaid", "prepaid capacity costs the same when stopped"
     POOL_FLOOR = "pool_floor", "pool is at its floor"
     NEEDED_SOON = "needed_soon", "its pool needs it within the hour"
-    RUN_BUDGET = "run_budget", "limit of changes per run reached"
-    HOUR_BUDGET = "hour_budget", "limit of changes per hour reached"
+    RUN_BUDGET = "run_budget", "limit of stops per pass reached"
+    HOUR_BUDGET = "hour_budget", "limit of stops per hour reached"
     POOL_CEILING = "pool_ceiling", "pool is at its maximum of instances"
     STARTS_CEILING = "starts_ceiling", "limit of starts per hour reached"
     SPEND_CEILING = "spend_ceiling", "fleet is at its limit of USD per hour"
-    DAY_BUDGET = "day_budget", "limit of changes per day reached"
+    DAY_BUDGET = "day_budget", "limit of stops per day reached"
     MARKED_WAITING = "marked_waiting", "marked, grace period not over"
     IN_ROLLOUT = "in_rollout", "in a rollout"
     OUTSIDE_POOLS = "outside_pools", "outside every pool"
@@ -69,7 +69,7 @@ class Reason(Code):
     NOT_READY = "not_ready", "not ready when due"
     AS_WANTED = "as_wanted", "as wanted"
     GROUP_UNREADABLE = "group_unreadable", "its group cannot be read"
-    NOT_LISTED = "not_listed", "missing in the list of instances"
+    NOT_LISTED = "not_listed", "missing from the list of instances"
     CANNOT_LAUNCH = "cannot_launch", "refused permanently"
     SUSPENDED = "suspended", "suspended by a person"
     LIST_INCOMPLETE = "list_incomplete", "a list of all pools cannot be read"
@@ -174,7 +174,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeBudget:
-    """How many changes a run may make, in one pool or in all pools."""
+    """How many instances a pass may terminate or stop, in one pool or in all pools."""
 
     per_run: int
     per_hour: int

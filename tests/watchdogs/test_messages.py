@@ -27,14 +27,16 @@ def decision(action: Action, usd: Decimal | None = Decimal("0.80")) -> Decision:
 
 def test_the_message_of_a_mark_states_the_cost_and_how_to_keep_the_instance() -> None:
     message = idle.marked(instance(1), decision(Action.MARK), LATER, LATER)
-    assert "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity." in message
+    assert (
+        "Ending it loses its local copy of the model. A replacement starts cold and may not get capacity." in message
+    )
     assert "It costs 0.8 USD/h." in message and "after 08:10:00 UTC" in message
-    assert f"gpufleet keep {MACHINE.id}" in message and "likely about" not in message
+    assert f"gpufleet keep {MACHINE.id}" in message and "expect about" not in message
 
 
 def test_the_message_has_the_earliest_end_and_the_time_with_a_cold_start() -> None:
     message = idle.marked(instance(1), decision(Action.MARK), LATER, LATER + timedelta(hours=1))
-    assert "after 08:10:00 UTC" in message and "With its pool's cold start that is about 09:10 UTC" in message
+    assert "after 08:10:00 UTC" in message and "Including the pool's cold start, expect about 09:10 UTC" in message
 
 
 def test_an_unknown_price_is_shown_as_unknown() -> None:
@@ -43,7 +45,7 @@ def test_an_unknown_price_is_shown_as_unknown() -> None:
         idle.ended(decision(Action.END, None), 1),
         orphans.stopped(decision(Action.STOP, None)),
     ):
-        assert "an unknown price" in message and "0 USD" not in message
+        assert "an unknown amount (no price)" in message and "0 USD" not in message
 
 
 RULE = OrphanPolicy(name="forgotten", action=OrphanAction.STOP)
@@ -52,7 +54,7 @@ RULE = OrphanPolicy(name="forgotten", action=OrphanAction.STOP)
 def test_the_message_of_an_orphan_mark_names_lost_disks_and_missing_capacity() -> None:
     message = orphans.marked(MACHINE, RULE, decision(Action.MARK), LATER, None)
     assert "Data on local disks is lost (a cache starts cold)" in message
-    assert "A restart may find no capacity" in message and "gpufleet keep" in message
+    assert "A restart may not get capacity" in message and "gpufleet keep" in message
 
 
 def test_message_of_a_mark_only_rule_announces_no_stop() -> None:
@@ -63,7 +65,7 @@ def test_message_of_a_mark_only_rule_announces_no_stop() -> None:
 
 def test_the_message_of_a_stop_names_disk_cost_and_missing_capacity() -> None:
     message = orphans.stopped(decision(Action.STOP))
-    assert message.endswith("That saves 0.8 USD/h; its disks still cost money. A restart may find no capacity.")
+    assert message.endswith("That saves 0.8 USD/h; its disks still cost money. A restart may not get capacity.")
 
 
 OFFICE = {"days": ["mon", "tue", "wed", "thu", "fri"], "start": "08:00", "end": "18:00", "target": 4}

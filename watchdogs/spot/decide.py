@@ -204,7 +204,7 @@ def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Dec
 def _why_missing(sizes: Sizes) -> str:
     if sizes.doubtful == 0:
         return f"no zone has spot capacity for {sizes.missing} missing"
-    boots = f"{sizes.doubtful} booting spot instances: as many were reclaimed recently before they were ready"
+    boots = f"{sizes.doubtful} booting spot instances: as many were preempted recently before they were ready"
     return f"{sizes.missing} missing, not counting {boots}"
 
 
@@ -263,7 +263,7 @@ def _places_of_taken(pool: SpotPool) -> list[Decision]:
             pool=pool.name,
             action=Action.END,
             reason=Reason.PREEMPTED,
-            detail="reclaimed by its cloud; removed from its group",
+            detail="preempted by its cloud; removed from its group",
             evidence={lifecycle.TAKEN_FROM: group.name},
         )
         for group in pool.groups

@@ -340,7 +340,7 @@ def test_an_empty_list_of_a_running_pool_ends_nothing() -> None:
     ports = replace(fake.ports(), inventory=Empty(fake))
     done = IdleWatchdog(document(), ports).apply()
     assert done.plan.decisions == () and not fake.ended and not fake.drains
-    assert [text for text in fake.messages.values() if "missing in the list of instances" in text]
+    assert [text for text in fake.messages.values() if "missing from the list of instances" in text]
     for key in fake.instances:
         fake.instances[key] = replace(fake.instances[key], state=InstanceState.TERMINATED)
     assert IdleWatchdog(document(), ports).apply().plan.decisions == (), "they are terminated"
@@ -368,7 +368,7 @@ def test_an_empty_list_is_detected_without_any_metrics(changes: Mapping[str, Any
     ports = replace(fake.ports(), inventory=Empty(fake))
     IdleWatchdog(document(**changes), ports).apply()
     assert not fake.ended
-    assert any("missing in the list of instances" in text for text in fake.messages.values()) is reported
+    assert any("missing from the list of instances" in text for text in fake.messages.values()) is reported
 
 
 def test_a_later_pass_continues_a_slow_drain() -> None:

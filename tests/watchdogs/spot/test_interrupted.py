@@ -100,7 +100,7 @@ def test_group_is_lowered_by_the_pass_that_finds_the_reclaim() -> None:
         (Reason.PREEMPTED, OutcomeKind.DONE)
     ]
     assert fleet.alive(A) == []
-    assert any("reclaimed by its cloud" in text for text in fleet.messages.values())
+    assert any("preempted by its cloud" in text for text in fleet.messages.values())
 
 
 def test_a_group_that_has_noticed_itself_is_lowered_as_before() -> None:
