@@ -84,13 +84,19 @@ class Prometheus:
         try:
             with self._client.stream(method, self._url + path, data=data) as response:
                 self._same_time(response.headers.get("Date"), asked)
-                body = json.loads(b"".join(self._in_time(response, began)))
+                content = b"".join(self._in_time(response, began))
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise CloudError(f"Prometheus at {self._url} did not answer: {error}") from error
+        try:
+            body = json.loads(content)
+        except ValueError as error:
+            raise self._not_valid(response.status_code, str(error)) from error
         if not response.is_success or not is_map(body) or body.get("status") != "success":
-            reason = body.get("error") if is_map(body) else None
+            status, reason = response.status_code, body.get("error") if is_map(body) else None
+            if response.is_success and not reason:
+                raise self._not_valid(status, f"{body!r:.100}")
             raise CloudError(
-                f"Prometheus at {self._url} refused ({response.status_code}): {reason or 'no reason given'}"
+                f"Prometheus at {self._url} answered with status {status}: {reason or 'no reason given'}"
             )
         if body.get("warnings") or body.get("isPartial"):
             # a store that queries several others reports when one of them failed (VictoriaMetrics: `isPartial`);
@@ -98,6 +104,12 @@ class Prometheus:
             warnings = "; ".join(body.get("warnings") or ("isPartial is set",))
             raise CloudError(f"Prometheus at {self._url} returned a partial answer: {warnings}")
         return body.get("data")
+
+    def _not_valid(self, status: int, why: str) -> CloudError:
+        return CloudError(
+            f"Prometheus at {self._url} sent no valid answer (status {status}): {why}; check that this is the address"
+            " of a Prometheus"
+        )
 
     def _in_time(self, response: httpx.Response, began: float) -> Iterator[bytes]:
         """Yield the body within the time limit. The limit of each read alone would allow a body that never ends."""

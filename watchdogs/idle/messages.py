@@ -12,7 +12,7 @@ from gpufleet.domain.tags import IDLE_SINCE, KEEP_UNTIL, POOL, ROLE, ROUTER
 def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at: datetime) -> str:
     """Why an instance was marked, its cost, what happens when, how to keep it, and what an end loses."""
     # the cold start may be measured again before then: the earliest end stays
-    later = f" With its pool's cold start that is about {likely_at:%H:%M} UTC." if likely_at > ends_at else ""
+    later = f" Including the pool's cold start, expect about {likely_at:%H:%M} UTC." if likely_at > ends_at else ""
     return "\n".join(
         (
             f"{instance.id} of pool {instance.pool} ({instance.capacity_type}, {instance.machine_type}, "
@@ -20,8 +20,8 @@ def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at:
             f"It costs {money(decision.usd_per_hour)}.",
             f"It will be drained and ended after {ends_at:%H:%M:%S} UTC if it is still idle then.{later}",
             f"To keep it: `gpufleet keep {instance.id} --for 4h --reason WHY`, or set its tag {KEEP_UNTIL} "
-            f"(a time as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
-            "Ending it loses its local copy of the model; a new one starts cold, and may find no capacity.",
+            f"(a time such as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
+            "Ending it loses its local copy of the model. A replacement starts cold and may not get capacity.",
         )
     )
 
@@ -29,7 +29,7 @@ def marked(instance: Instance, decision: Decision, ends_at: datetime, likely_at:
 def unmarked(decision: Decision) -> str:
     """Why an instance is kept again."""
     because = f" ({decision.detail})" if decision.detail else ""
-    return f"{decision.resource} of pool {decision.pool} stays: {decision.reason.sentence}{because}."
+    return f"{decision.resource} of pool {decision.pool} is kept: {decision.reason.sentence}{because}."
 
 
 def ended(decision: Decision, target: int | None) -> str:
@@ -57,7 +57,7 @@ def claims(instance: Instance) -> str:
     return (
         f"{instance.id} ({instance.machine_type}, {instance.zone}) has the tag {POOL} = {instance.claimed_pool} "
         f"{nowhere}and is in {there}: it gets no requests, no key and no orders. If it is not yours, find who "
-        f"started it. End it, or remove that tag; what a `pulumi up` left over, another `pulumi up` removes."
+        f"started it. End it, or remove that tag. If an interrupted `pulumi up` left it, run `pulumi up` again."
     )
 
 
@@ -66,7 +66,7 @@ def claims_router(instance: Instance) -> str:
     return (
         f"{instance.id} ({instance.machine_type}, {instance.zone}) has the tag {ROLE} = {ROUTER} but is not a "
         f"router of the fleet document: it is not scraped and not counted. If it is not yours, find "
-        f"who started it. End it, or remove that tag; after an interrupted `pulumi up`, run `pulumi up` again."
+        f"who started it. End it, or remove that tag. If an interrupted `pulumi up` left it, run `pulumi up` again."
     )
 
 
@@ -76,5 +76,5 @@ def failed(decision: Decision, error: str) -> str:
 
 
 def money(usd_per_hour: Decimal | None) -> str:
-    """`0.62 USD/h`, or that the price is unknown."""
-    return "an unknown price" if usd_per_hour is None else f"{usd_per_hour.normalize():f} USD/h"
+    """`0.62 USD/h`, or that the amount is unknown."""
+    return "an unknown amount (no price)" if usd_per_hour is None else f"{usd_per_hour.normalize():f} USD/h"

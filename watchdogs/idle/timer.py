@@ -1,8 +1,9 @@
 """The time without work after which an instance is ended. Pure.
 
 An end has a price in GPU time: `stop_price` of the pool's settings plus the cold start of the replacement. The length
-of an idle period is unknown in advance. An end when the idle period has cost as much as the end itself costs at most
-twice the optimum (ski rental). Idle periods that last nearly that long often end soon, so `MARGIN` is added.
+of an idle period is unknown in advance. If an instance is ended when its idle period has cost as much as the end
+itself, both together cost at most twice the optimum (ski rental). Idle periods that last nearly that long often end
+soon, so `MARGIN` is added.
 """
 
 from dataclasses import dataclass

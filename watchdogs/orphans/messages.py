@@ -18,7 +18,7 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
     if against is None:
         then = (
             f"It will be stopped after {ends_at:%Y-%m-%d %H:%M} UTC if it is still idle then. A stop keeps its"
-            " network disks. Data on local disks is lost (a cache starts cold). A restart may find no capacity."
+            " network disks. Data on local disks is lost (a cache starts cold). A restart may not get capacity."
         )
     else:
         then = f"Nothing will be stopped: {against}."
@@ -29,7 +29,7 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
             f" matched by rule {rule.name}. It costs {money(decision.usd_per_hour)}.",
             then,
             f"To keep it: `gpufleet keep {instance.id} --for 24h --reason WHY`, or set its tag {KEEP_UNTIL}"
-            f" (a time as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
+            f" (a time such as 20261121t0215z), or remove its tag {IDLE_SINCE}.",
         )
     )
 
@@ -37,14 +37,14 @@ def marked(instance: Instance, rule: OrphanPolicy, decision: Decision, ends_at: 
 def unmarked(decision: Decision) -> str:
     """Why an instance is kept again."""
     reason = decision.reason.sentence
-    return f"{decision.resource} (in no pool, rule {decision.pool}) stays: {reason}; {decision.detail}."
+    return f"{decision.resource} (in no pool, rule {decision.pool}) is kept: {reason}; {decision.detail}."
 
 
 def stopped(decision: Decision) -> str:
     """What was stopped, and what that saves."""
     return (
         f"{decision.resource} (in no pool, rule {decision.pool}) was stopped: {decision.reason.sentence}. That saves"
-        f" {money(decision.usd_per_hour)}; its disks still cost money. A restart may find no capacity."
+        f" {money(decision.usd_per_hour)}; its disks still cost money. A restart may not get capacity."
     )
 
 

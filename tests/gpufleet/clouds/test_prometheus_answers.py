@@ -30,7 +30,7 @@ def test_a_complete_response_is_read() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        pytest.param(503, vector(ROW), "refused \\(503\\)", id="success by its text alone"),
+        pytest.param(503, vector(ROW), "answered with status 503: no reason given", id="success by its text alone"),
         pytest.param(200, vector(ROW, isPartial=True), "partial answer", id="partial, by VictoriaMetrics"),
         pytest.param(
             200, vector(ROW, warnings=["one store is missing"]), "one store is missing", id="partial, by Thanos"
@@ -38,7 +38,8 @@ def test_a_complete_response_is_read() -> None:
         pytest.param(200, {"status": "success", "data": None}, "expected a vector", id="no data"),
         pytest.param(200, {"status": "success"}, "expected a vector", id="data left out"),
         pytest.param(200, {"status": "success", "data": [ROW]}, "expected a vector", id="a list for data"),
-        pytest.param(200, [vector(ROW)], "refused", id="a list"),
+        pytest.param(200, [vector(ROW)], "no valid answer .status 200", id="a list"),
+        pytest.param(400, {"status": "error", "error": "no such"}, "answered with status 400: no such", id="refused"),
         pytest.param(
             200,
             {"status": "success", "data": {"resultType": "vector", "result": None}},
@@ -58,6 +59,14 @@ def test_a_complete_response_is_read() -> None:
 def test_an_invalid_response_is_an_error(status: int, body: Any, message: str) -> None:
     with pytest.raises(CloudError, match=message):
         answered(status, body).query("up", NOW)
+
+
+@pytest.mark.parametrize("status", [200, 502])
+def test_a_page_that_is_not_json_is_an_error_with_its_remedy(status: int) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, text="<html>a portal</html>"))
+    store = Prometheus("http://store", client=httpx.Client(transport=transport), now=lambda: NOW)
+    with pytest.raises(CloudError, match=f"http://store sent no valid answer .status {status}.: .*; check that"):
+        store.query("up", NOW)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"result": []}, {"result": [1, "soon"]}, {"yaml": 5}])
