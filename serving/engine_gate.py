@@ -114,7 +114,7 @@ def _clients(config: GateConfig) -> str:
     gate, probes = config.gate, config.probes
     inference = "|".join(f"(?:{path})" for path in gate.inference)
     readable = dict.fromkeys(("/health", *gate.readable))
-    missing = _answer(404, invalid("There is no such page.", "not_found"))
+    missing = _answer(404, invalid("There is no such endpoint.", "not_found"))
     upgrade = _answer(400, invalid("Upgrade is not supported.", "bad_request"))
     key = _answer(401, invalid("Send the engine's key: Authorization: Bearer KEY.", "invalid_api_key"))
     lines = [

@@ -134,8 +134,8 @@ def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
         f"    acl page_of_engines path {' '.join(dict.fromkeys([*PAGES, *policy.more_pages]))}",
         "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        answer(404, invalid("There is no such page.", "not_found"), when="!page_of_engines"),
-        answer(404, invalid("This page accepts only POST.", "not_found"), when="!METH_POST"),
+        answer(404, invalid("There is no such endpoint.", "not_found"), when="!page_of_engines"),
+        answer(404, invalid("This endpoint accepts only POST.", "not_found"), when="!METH_POST"),
     ]
 
 

@@ -125,7 +125,7 @@ def test_large_headers_are_refused(gate: RunningGate) -> None:
 def test_refusals_are_json_in_the_form_of_the_openai_api(gate: RunningGate) -> None:
     answer = gate.send("POST /sleep HTTP/1.1\r\nHost: e\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
     assert b"content-type: application/json" in answer
-    assert b'{"error": {"message": "There is no such page."' in answer
+    assert b'{"error": {"message": "There is no such endpoint."' in answer
 
 
 def test_a_second_request_in_a_body_is_not_a_request(gate: RunningGate) -> None:
