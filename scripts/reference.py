@@ -174,7 +174,8 @@ def _permissions() -> Iterator[str]:
     yield "## AWS: watchdogs and reports (control host)\n"
     yield from _allowed(control)
     yield "\n## AWS: rules for instances outside every pool (control host)\n"
-    yield "Nothing without such a rule. These ask for one that stops, by a tag, and one by CloudWatch's evidence.\n"
+    yield "Without such a rule, none of these is granted. The table is for two example rules: one stops instances by"
+    yield "a tag, the other marks instances by metrics of CloudWatch.\n"
     yield from _allowed(_of_orphans())
     yield "\n## AWS: GPU instances (node agent)\n"
     yield from _allowed(aws_permissions.of_instances(**places, engine_key=keys[0]))

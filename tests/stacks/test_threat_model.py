@@ -136,7 +136,7 @@ CALLS: Final[Mapping[str, Sequence[Call]]] = {
         on_instance("CreateLaunchTemplateVersion", "compute.instanceTemplates.create", "prod"),
         on_instance(None, "compute.instances.setMetadata", "prod"),
     ],
-    "give itself or others rights": [
+    "give itself or others permissions": [
         Call(("iam:PutRolePolicy", "*"), ("resourcemanager.projects.setIamPolicy", "projects/p")),
         Call(("iam:PassRole", "*"), ("iam.serviceAccounts.actAs", "projects/p")),
     ],
