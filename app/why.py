@@ -99,10 +99,10 @@ class Growth:
         if pool.watchdogs.scale is None:
             found.append("no scale watchdog: its target does not follow the load")
         elif self.scale is not None:
-            found.append(f"last of scale, {_as_text(self.scale)}")
+            found.append(f"last decision of the scale watchdog, {_as_text(self.scale)}")
         if self.refusal is not None:
             found.append(f"newest refusal, {_time(self.refusal.at)}, {self.refusal.group}: {self.refusal.text}")
-        return [*found, *(f"last of {one.decision.resource}, {_as_text(one)}" for one in self.groups)]
+        return [*found, *(f"last decision about {one.decision.resource}, {_as_text(one)}" for one in self.groups)]
 
 
 def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence[Past], now: datetime) -> Growth:

@@ -1,7 +1,7 @@
-"""When passes run: the only file that knows APScheduler.
+"""When passes run: the only file that imports APScheduler.
 
-Each job has one instance at most; a start that was missed (a busy pool, a suspended machine) is made up for once,
-however many were missed; starts are spread by a jitter, so that many fleets do not ask a cloud at the same second.
+Each job has one instance at most. After missed starts (a busy pool, a suspended machine) a job is run once, however
+many were missed. Starts are spread by a jitter, so that many fleets do not ask a cloud at the same second.
 """
 
 import threading
@@ -19,14 +19,14 @@ OVERDUE_INTERVALS: Final = 3
 OVERDUE_SLACK: Final = timedelta(minutes=10)
 """A pass may wait for drains; only one that takes this much longer counts as stuck."""
 CLOCK_LOOK_S: Final = 5.0
-"""Between two looks whether the clock was set back."""
+"""Interval of the check for a clock that was set back."""
 SLACK: Final = timedelta(seconds=1)
-"""A start is planned a moment before it is looked at."""
+"""Tolerance: a start is scheduled slightly before this check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Something to run again and again. `run` says whether all went well; what it raises counts as failed."""
+    """Something to run again and again. `run` returns whether it succeeded; what it raises counts as failed."""
 
     name: str
     every: timedelta
@@ -36,13 +36,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What became of a job so far."""
+    """The state of a job."""
 
     name: str
     every: timedelta
     running_since: datetime | None = None
     finished_at: datetime | None = None
-    """When it last ended, well or not."""
+    """When it last ended, whether it succeeded or failed."""
     succeeded_at: datetime | None = None
     runs: int = 0
     failures: int = 0
@@ -51,7 +51,7 @@ class JobState:
     skipped: int = 0
     """Starts that were skipped because the previous run had not finished."""
     error: str | None = None
-    """Of the last run; None: it went well."""
+    """Of the last run; None: it succeeded."""
 
     def overdue(self, began: datetime, now: datetime) -> bool:
         """Whether it should have finished long ago. A failed run has finished."""
@@ -113,7 +113,7 @@ class Schedule:
     def catch_up(self) -> tuple[str, ...]:
         """Start what is planned further ahead than its interval: it was planned by a clock that was set back since.
 
-        Without this a job would rest for as long as the clock went back. The names of what was started.
+        Without this a job would not run until the clock catches up. Returns the names of the started jobs.
         """
         now, planned = self._clock(), self.next_starts()
         most = {job.name: job.every + 2 * job.jitter + SLACK for job in self._jobs}

@@ -40,7 +40,7 @@ def test_a_pools_history_ends_with_the_last_reason_of_each_of_its_groups(tmp_pat
     lines = explained("chat", "--fleet", str(path)).splitlines()
     at = (fleets.NOW + timedelta(minutes=1)).isoformat(timespec="seconds")
     assert groups and lines[-len(groups) :] == [
-        f"last of {name}, {at}: keep, no spot capacity available" for name in groups
+        f"last decision about {name}, {at}: keep, no spot capacity available" for name in groups
     ]
     assert not any(line.startswith("last of") for line in lines[: -len(groups)])
     assert "last of" not in explained(groups[0], "--fleet", str(path))
@@ -80,8 +80,9 @@ def test_pool_shows_why_it_does_not_grow(tmp_path: Path) -> None:
     assert "target held by ann until `gpufleet resume`: launch day" in lines
     assert f"newest refusal, {at[1]}, {second}: {QUOTA}" in lines
     assert lines[-2:] == [
-        f"last of {first}, {at[2]}: keep, zone backing off (refused 3 times recently; asked again in 240 s)",
-        f"last of {second}, {at[1]}: keep, quota reached ({QUOTA})",
+        f"last decision about {first}, {at[2]}: keep, zone backing off (refused 3 times recently; "
+        "asked again in 240 s)",
+        f"last decision about {second}, {at[1]}: keep, quota reached ({QUOTA})",
     ]
 
     (growth,) = json.loads(explained("chat", "--fleet", str(path), "--json"))["growth"]

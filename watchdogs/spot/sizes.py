@@ -21,7 +21,9 @@ _FALLBACK_TYPES: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_ST
 
 
 def surge(policy: SpotPolicy) -> int:
-    """Most instances above target and spare while spot replaces on-demand. At least one, or it never could."""
+    """Maximum number of instances above target and spare while spot replaces on-demand: at least one, or spot could
+    not replace it.
+    """
     return max(1, policy.max_surge)
 
 
@@ -93,7 +95,7 @@ class GroupTerm(StrEnum):
 
 
 def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
-    """The current phase of a group. Each phase includes its begin."""
+    """The current phase of a group. At the moment of a change, the new phase applies."""
     if group.opens is not None and now < group.opens:
         return GroupTerm.EARLY
     if group.closes is None:
@@ -111,7 +113,7 @@ def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
 
 
 def without_ending(pool: SpotPool, now: datetime) -> SpotPool:
-    """The pool with members as leaving whose term is almost over."""
+    """The pool, with those members marked as leaving whose term is almost over."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
     over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
     if not ending and not over:
