@@ -183,7 +183,7 @@ def _figure(report: Report, pool: str | None) -> Figure:
 def _unpriced(reports: Iterable[Report], pool: str | None) -> list[str]:
     """The pool's resources without a price in at least one of the hours."""
     names = {c.priced_as for one in reports for c in one.charges if c.amount is None and pool in (None, c.pool)}
-    return [f"no price of {name}" for name in sorted(names)]
+    return [f"no price for {name}" for name in sorted(names)]
 
 
 def _not_collected(report: Report) -> list[str]:
@@ -201,7 +201,7 @@ def _as_text(one: Anomaly) -> str:
     )
     now, usual = ("at least " if unknown else "" for unknown in (one.now_at_least, one.usual_at_least))
     values = f"{now}{_usd(one.now)} {one.what}, usually {usual}{_usd(one.usual)}"
-    return f"{values}: {one.cause} (of the change: {parts} USD/h)"
+    return f"{values}: {one.cause} (change: {parts} USD/h)"
 
 
 def _usd(value: Fraction, sign: str = "") -> str:

@@ -33,7 +33,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
         least = ".".join(map(str, LEAST_PYTHON))
         yield Problem(
             path=f"{KEY}.machines.image",
-            wrong=f"has Python {python} as python3, and the node agent needs {least}: machines would power off",
+            wrong=f"has Python {python} as python3, but the node agent needs {least}: its instances would power off",
             value=image,
             remedy="use an image with Ubuntu 24.04, Debian 12 or newer",
         )

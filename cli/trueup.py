@@ -90,7 +90,7 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
         f" difference {_cents(found.billed - found.computed)} USD; {found.same} resources agree",
         *(f"  {cause}: {_cents(usd)} USD" for cause, usd in found.by_cause.items() if usd),
     ]
-    lines += [f"  no price of {name}" for name in found.unpriced]
+    lines += [f"  no price for {name}" for name in found.unpriced]
     if left := _not_compared(bill, found):
         lines.append(
             f"not compared: {show(left.quantize(exact.CENT))} USD for traffic and for resources outside the fleet"

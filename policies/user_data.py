@@ -128,7 +128,7 @@ def _user_data(resource: Resource, _: Context) -> Iterator[Wrong]:
                 for inner in texts_of(text):
                     kinds |= dict.fromkeys(find_secrets(inner))
             except TooMuchError:
-                message = f"contains more encoded text than can be checked, {_LARGEST // 1024**2} MiB"
+                message = f"contains more encoded text than the {_LARGEST // 1024**2} MiB that can be checked"
                 yield Wrong(path=key, value=NOT_SHOWN, message=message)
             for kind in kinds:
                 yield Wrong(path=key, value=NOT_SHOWN, message=f"contains what looks like {kind}")
@@ -151,7 +151,7 @@ RULES: Final = (
     Rule(
         id="no-secret-in-user-data",
         reason="Everyone who may describe an instance can read its user data.",
-        remedy="Change the secret, store it in SSM Parameter Store or Secret Manager, and pass only its name.",
+        remedy="Replace the secret, store it in SSM Parameter Store or Secret Manager, and pass only its name.",
         judges="user data of templates and instances, and metadata on Google Cloud, also encoded and compressed text",
         of_one=_user_data,
     ),

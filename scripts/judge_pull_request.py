@@ -68,14 +68,14 @@ def judge(plans: Path, checkout: Path, base: Path, check: Judge, cost: Judge) ->
 def _verdict(stack: str, plans: Path, theirs: Path, ours: Path, folder: Path, check: Judge, cost: Judge) -> Verdict:
     verdict = Verdict(stack)
     if not NAME.fullmatch(stack):
-        verdict.problems.append(f"{stack!r} is not a valid name of an environment: write it as aws-dev or gcp-prod")
+        verdict.problems.append(f"{stack!r} is not a valid name of an environment, such as aws-dev or gcp-prod")
         return verdict
     # Use copies with safe names: the check runs on the content that was read, and names from the pull request cannot
     # act as options or links
     plan, settings = folder / f"{stack}.json", folder / f"Pulumi.{stack}.yaml"
     try:
         plan.write_bytes(_read(plans / plan.name, LARGEST_PLAN, "make it with `python -m scripts.plan_stacks`"))
-        why = "an environment is removed in a pull request that an administrator merges"
+        why = "if this pull request removes the environment, an administrator must merge it"
         settings.write_bytes(_read(theirs / settings.name, LARGEST_SETTINGS, why))
         config = read_config(settings)
         verdict.exceptions = _difference(_exceptions(_base_config(ours / settings.name)), _exceptions(config))

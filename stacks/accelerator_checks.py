@@ -52,8 +52,8 @@ def check_pool(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Pr
         image = f"an image of {CONTRACTS[kind].exporters[0].name} by its digest"
         needs_image = isinstance(CONTRACTS[kind].launch.exporter, ExporterContainer)
         if named is None:
-            entry = f"with exporter_image, {image}" if needs_image else "empty as {}"
-            remedy = f"write it, {entry}: it accepts that their launch was not tried on hardware"
+            entry = f"with exporter_image, {image}" if needs_image else "as {}"
+            remedy = f"write it {entry}: with it you accept a launch that was not tried on hardware"
             yield Problem(path=place, wrong=wrong, remedy=remedy)
         elif needs_image and named.exporter_image is None:
             yield Problem(path=f"{place}.exporter_image", wrong=wrong, remedy=f"name {image}")
@@ -65,7 +65,7 @@ def check(settings: Settings, path: str) -> Iterator[Problem]:
         yield Problem(
             path=f"{path}.machines.accelerators.{AcceleratorKind.NVIDIA}",
             wrong="is not read",
-            remedy="write machines.image and machines.dcgm_image: they are those of NVIDIA GPUs",
+            remedy="write machines.image and machines.dcgm_image instead: they are the settings of NVIDIA GPUs",
         )
 
 

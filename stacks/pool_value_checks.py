@@ -197,9 +197,11 @@ def _existing_reservations(settings: Settings, pool: PoolSettings, path: str) ->
             continue
         form = r"cr-[0-9a-f]+" if settings.cloud is Cloud.AWS else r"[A-Za-z0-9][\w./:-]*"
         if not re.fullmatch(form, reserved.existing):
-            example = "write its id, for example cr-0123456789abcdef0"
-            remedy = example if settings.cloud is Cloud.AWS else "write its name"
-            yield Problem(path=where, wrong="is not a reservation", value=reserved.existing, remedy=remedy)
+            kind, remedy = "id", "write its id, for example cr-0123456789abcdef0"
+            if settings.cloud is Cloud.GCP:
+                kind, remedy = "name", "write its name"
+            wrong = f"is not a valid reservation {kind}"
+            yield Problem(path=where, wrong=wrong, value=reserved.existing, remedy=remedy)
         elif reserved.existing in earlier:
             yield Problem(
                 path=where,

@@ -217,7 +217,7 @@ def _values(  # noqa: PLR0913 - one interval
 ) -> str:  # fmt: skip
     why = [] if interval.is_collected else ["the cost watchdog did not run all the time"]
     if missing := sorted(interval.spend.total.unpriced):
-        why.append(f"no price of {', '.join(missing[:3])}{' …' if missing[3:] else ''}")
+        why.append(f"no price for {', '.join(missing[:3])}{' …' if missing[3:] else ''}")
     reason = f' <span class="warn">{escape("; ".join(why))}</span>' if why else ""
     rows = "".join(
         f'<span><i class="s{index}"></i><span>{escape(one.name)}</span><b>{value}</b></span>'

@@ -12,7 +12,7 @@ def parse(text: str) -> timedelta:
     """Parse a duration: `30m` -> 30 minutes. Raises ValueError with the value and the format."""
     match = _PATTERN.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a duration: write a whole number and s, m, h or d, as in 90s or 30m")
+        raise ValueError(f"{text!r} is not a duration: write a whole number and s, m, h or d, such as 90s or 30m")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 

@@ -217,7 +217,7 @@ def _region(raw: dict[str, Any], config: Mapping[str, Any]) -> list[Problem]:
         return []
     if region in (None, ""):
         return [Problem(path=key, wrong="is missing", remedy=f"write the region there, next to {KEY}")]
-    return [Problem(path=key, wrong="must be text", value=region, remedy="write one region, as us-east-1")]
+    return [Problem(path=key, wrong="must be text", value=region, remedy="write one region, such as us-east-1")]
 
 
 def _stack(raw: Mapping[str, Any], stack: str | None) -> list[Problem]:

@@ -118,7 +118,7 @@ def _verified(sha256: str, folder: Path) -> Generator[tarfile.TarFile]:
         while piece := file.read(_PIECE):
             found.update(piece)
         if found.hexdigest() != sha256:
-            raise BundleError(f"the file has sha256 {found.hexdigest()}: it is not used")
+            raise BundleError(f"the file has SHA-256 {found.hexdigest()}, expected {sha256}: it is not used")
         file.seek(0)
         with tarfile.open(fileobj=file) as archive:
             yield archive

@@ -97,7 +97,9 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
     for path, arn in attached(resource):
         if arn is UNKNOWN or arn not in managed():
             yield Wrong(
-                path=path, value=arn, message="is not a managed policy of the list; write its statements inline"
+                path=path,
+                value=arn,
+                message="is not a managed policy in policies/lists/aws_iam.json; write its statements inline",
             )
     if resource.type == ENDPOINT:
         yield from _without_policy(resource, names)
@@ -170,7 +172,7 @@ class _ParsedStatement:
         for name in ("Action", "Resource", "Principal"):
             value = statement.get(name)
             if name in wanted and not (principals(value) if name == "Principal" else _texts(value)):
-                raise PolicyDocumentError(f"names no {name}")
+                raise PolicyDocumentError(f"has no {name}")
             if name not in wanted and name in statement:
                 raise PolicyDocumentError(f"has a {name}, which does not belong in policies of its kind")
         return cls(

@@ -113,7 +113,8 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
     if not roles:
         dangerous = [p for p in permissions if gives_more(p)]
         holds = f"; it contains {', '.join(dangerous)}" if dangerous else ""
-        yield Wrong(path="roleId", value=name, message=f"is not a custom role of the list{holds}")
+        message = f"is not a custom role in policies/lists/google_iam.json{holds}"
+        yield Wrong(path="roleId", value=name, message=message)
         return
     project = role.at("project")
     if project not in (None, UNKNOWN) and not matches("{project}", str(project), names):
@@ -121,7 +122,8 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
     allowed = frozenset[str]().union(*roles)
     for index, permission in enumerate(permissions):
         if permission is not UNKNOWN and permission not in allowed:
-            yield Wrong(path=f"permissions[{index}]", value=permission, message="is not a permission of the list")
+            message = "is not a permission of this role in policies/lists/google_iam.json"
+            yield Wrong(path=f"permissions[{index}]", value=permission, message=message)
 
 
 def _why_unlisted(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:

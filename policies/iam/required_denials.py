@@ -41,7 +41,9 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
             continue
         if not any(_covers(statement, needed, names) for statement in found):
             yield Wrong(
-                path="policy", value=policy, message=f"does not contain the denial {needed['Sid']} of the list"
+                path="policy",
+                value=policy,
+                message=f"does not contain the denial {needed['Sid']} of policies/lists/aws_iam.json",
             )
 
 

@@ -29,7 +29,7 @@ def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong
         return
     if resource.type == PROFILE:
         if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
-            yield Wrong(path="role", value=role, message="is not a role of the list")
+            yield Wrong(path="role", value=role, message="is not a role in policies/lists/aws_iam.json")
     elif resource.type.startswith("aws:"):
         yield from _of_aws(resource.props, "", names)
     elif resource.type.startswith("gcp:compute/"):
@@ -58,7 +58,8 @@ def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[Wron
         named = {f"{path}.{part}": value.get(part) for part in ("arn", "name")} if is_map(value) else {path: value}
         for at, name in named.items():
             if isinstance(name, str) and name and not _is_profile(name, names):
-                yield Wrong(path=at, value=name, message="is not the profile of a role of the list")
+                message = "is not the profile of a role in policies/lists/aws_iam.json"
+                yield Wrong(path=at, value=name, message=message)
     else:
         yield from _of_aws(value, path, names)
 
@@ -68,7 +69,8 @@ def _accounts(resource: Resource, names: Names) -> Iterator[Wrong]:
         for account in resource.each(key):
             email = account.get("email")
             if isinstance(email, str) and not _is_account(email, names):
-                yield Wrong(path=f"{key}.email", value=email, message="is not a service account of the list")
+                message = "is not a service account in policies/lists/google_iam.json"
+                yield Wrong(path=f"{key}.email", value=email, message=message)
 
 
 def _is_role(name: str, names: Names) -> bool:

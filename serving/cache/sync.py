@@ -105,7 +105,7 @@ def read_served(store: ObjectStore, model: str) -> ServedRevision:
             digest=manifests.check_digest(found["digest"]), changes_running=found.get("changes_running") is True
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(f"{model}/served.json names no digest: run `gpufleet model rollout`") from error
+        raise ManifestError(f"{model}/served.json has no digest: run `gpufleet model rollout`") from error
 
 
 def served_digest(store: ObjectStore, model: str) -> str:

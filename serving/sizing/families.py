@@ -113,7 +113,7 @@ def _read(config: Config) -> ModelShape:
     inner = _inner(config)
     family = str(inner.get("model_type") or config.get("model_type") or "")
     if not family:
-        raise SizingError("config.json names no model_type")
+        raise SizingError("config.json has no model_type")
     layers = _layers(family, inner)
     dtype = inner.get("torch_dtype") or inner.get("dtype") or config.get("torch_dtype") or config.get("dtype")
     quantization = cast("Config", config.get("quantization_config") or inner.get("quantization_config") or {})

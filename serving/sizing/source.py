@@ -38,7 +38,7 @@ def _shards(reader: Reader, key: Callable[[str], str]) -> Sequence[str]:
         return ["model.safetensors"]
     names = index.get("weight_map")
     if not isinstance(names, dict) or not names:
-        raise SizingError(f"{key('model.safetensors.index.json')}: names no weight_map")
+        raise SizingError(f"{key('model.safetensors.index.json')}: has no weight_map")
     return sorted({str(name) for name in index["weight_map"].values()})
 
 

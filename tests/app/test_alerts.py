@@ -64,7 +64,7 @@ def test_anomalous_hour_is_reported_once_with_its_cause(tmp_path: Path, ledger: 
     first = alert_texts(tmp_path, ledger, budget=None)
     assert first[0] == (
         "dev: 4.80 USD/h, usually 2.00: spot fell back to on-demand in us-east-1a (pool chat) since 10:12:"
-        " +4.80 USD/h (of the change: price +3.20, volume +0.00, efficiency -0.40 USD/h)"
+        " +4.80 USD/h (change: price +3.20, volume +0.00, efficiency -0.40 USD/h)"
     )
     assert first[1].startswith("dev, pool chat: 4.80 USD/h")
     assert alert_texts(tmp_path, ledger, budget=None) == first  # sent only once
@@ -164,7 +164,7 @@ def test_anomaly_lists_resources_without_a_price(tmp_path: Path, ledger: Engine)
         facts.add_runs(connection, [run("i-odd", 4.5, CapacityType.ON_DEMAND, machine_type="x9.large")])
     first = alert_texts(tmp_path, ledger, budget=None)[0]
     assert first.startswith("dev: at least 4.80 USD/h, usually 2.00: ")
-    assert first.endswith("; unknown: no price of x9.large on-demand in us-east-1a")
+    assert first.endswith("; unknown: no price for x9.large on-demand in us-east-1a")
 
 
 def test_hour_with_a_missing_price_is_not_reported_as_a_decrease(tmp_path: Path, ledger: Engine) -> None:

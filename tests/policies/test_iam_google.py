@@ -180,7 +180,7 @@ def given_to(member: str) -> dict[str, Any]:
         pytest.param(CUSTOM, custom(roleId="gpu_fleet_prod_rtr"), "is not a permission", id="routers as host"),
         pytest.param(CUSTOM, custom(project="other"), "is not the project", id="in another project"),
         pytest.param("gcp:organizations/iAMCustomRole:IAMCustomRole", {"roleId": "x", "permissions": list(ROUTER)},
-                     "is not a custom role of the list", id="of the organisation"),
+                     "is not a custom role in policies/lists/google_iam.json", id="of the organisation"),
     ],
 )  # fmt: skip
 def test_roles_outside_the_program_are_refused(kind: str, props: dict[str, Any], wrong: str) -> None:

@@ -50,8 +50,8 @@ POOL = f"{FLEET}.pools.{len(AWS[FLEET]['pools'])}"
         pytest.param(
             neuron("inf2.xlarge"),
             f"{FLEET}.machines.accelerators.neuron: is missing, and the machine types of pool neuron "
-            "have AWS Neuron devices; write it, with exporter_image, an image of neuron-monitor-prometheus by its "
-            "digest: it accepts that their launch was not tried on hardware",
+            "have AWS Neuron devices; write it with exporter_image, an image of neuron-monitor-prometheus by its "
+            "digest: with it you accept a launch that was not tried on hardware",
             id="not accepted",
         ),
         pytest.param(
@@ -63,7 +63,7 @@ POOL = f"{FLEET}.pools.{len(AWS[FLEET]['pools'])}"
         pytest.param(
             tpu(),
             f"{FLEET}.machines.accelerators.tpu: is missing, and the machine types of pool tpu have Google Cloud "
-            "TPUs; write it, empty as {}: it accepts that their launch was not tried on hardware",
+            "TPUs; write it as {}: with it you accept a launch that was not tried on hardware",
             id="TPUs",
         ),
         pytest.param(
@@ -81,8 +81,8 @@ POOL = f"{FLEET}.pools.{len(AWS[FLEET]['pools'])}"
         ),
         pytest.param(
             neuron("inf2.xlarge", neuron={"exporter_image": EXPORTER}, nvidia={"image": AMI}),
-            f"{FLEET}.machines.accelerators.nvidia: is not read; write machines.image and machines.dcgm_image: they "
-            "are those of NVIDIA GPUs",
+            f"{FLEET}.machines.accelerators.nvidia: is not read; write machines.image and machines.dcgm_image "
+            "instead: they are the settings of NVIDIA GPUs",
             id="NVIDIA in the wrong place",
         ),
     ],

@@ -148,9 +148,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("region unknown aws", AWS, {"/aws:region": "us-est-1"},
      "/aws:region: is not a region of aws (is 'us-est-1'); did you mean us-west-1 or us-east-1 or us-west-2?"),
     ("region number", AWS, {"/aws:region": 5},
-     "/aws:region: must be text (is 5); write one region, as us-east-1"),
+     "/aws:region: must be text (is 5); write one region, such as us-east-1"),
     ("region list", AWS, {"/aws:region": ["us-east-1"]},
-     "/aws:region: must be text (is ['us-east-1']); write one region, as us-east-1"),
+     "/aws:region: must be text (is ['us-east-1']); write one region, such as us-east-1"),
     ("region none", AWS, {"/aws:region": None},
      "/aws:region: is missing; write the region there, next to gpu-fleet:fleet"),
     ("region spaces", AWS, {"/aws:region": " us-east-1"},
@@ -229,7 +229,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: must be above 0s (is '0s'); write the time that running requests may take, for "
      "example 90s"),
     ("drain deadline neg", AWS, {"pools.0.drain_deadline": "-5s"},
-     "pools.0.drain_deadline: '-5s' is not a duration: write a whole number and s, m, h or d, as in 90s or "
+     "pools.0.drain_deadline: '-5s' is not a duration: write a whole number and s, m, h or d, such as 90s or "
      "30m (is '-5s')"),
     ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
@@ -238,11 +238,11 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
      "'3:00:00'); write 119m or less"),
     ("drain deadline int", AWS, {"pools.0.drain_deadline": 90},
-     "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, as in 90s or "
+     "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, such as 90s or "
      "30m (is 90)"),
     ("drain deadline huge", AWS, {"pools.0.drain_deadline": "99999999999999999d"},
      "pools.0.drain_deadline: '99999999999999999d' is not a duration: write a whole number and s, m, h or d, "
-     "as in 90s or 30m (is '99999999999999999d')"),
+     "such as 90s or 30m (is '99999999999999999d')"),
     ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
      "pools.0.watchdogs.idle.window: must be above 0s (is '0s'); write the time for which an instance must be "
      "idle, for example 30m"),
@@ -384,10 +384,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "ledger_url: is a relative path: commands in different folders would use different ledgers and leases (is "
      "'sqlite://'); write four slashes, for example sqlite:////var/lib/gpu-fleet/ledger.db"),
     ("reserved existing bad id", AWS, {"pools.0.capacity.reserved.0.existing": "banana"},
-     "pools.0.capacity.reserved.0.existing: is not a reservation (is 'banana'); write its id, for example "
+     "pools.0.capacity.reserved.0.existing: is not a valid reservation id (is 'banana'); write its id, for example "
      "cr-0123456789abcdef0"),
     ("reserved existing empty", AWS, {"pools.0.capacity.reserved.0.existing": ""},
-     "pools.0.capacity.reserved.0.existing: is not a reservation (is ''); write its id, for example "
+     "pools.0.capacity.reserved.0.existing: is not a valid reservation id (is ''); write its id, for example "
      "cr-0123456789abcdef0"),
     ("reserved twice existing", AWS, {"pools.0.capacity.reserved.0.existing": "cr-0123456789abcdef0",
      "pools.1.capacity.reserved.0.existing": "cr-0123456789abcdef0"},

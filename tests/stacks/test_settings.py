@@ -203,7 +203,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("missing setting", AWS, {"pools.0.owner": REMOVED}, f"{POOL0}.owner: is missing"),
     ("duration without a unit", AWS, {"pools.0.drain_deadline": "90"},
      f"{POOL0}.drain_deadline: "
-     "'90' is not a duration: write a whole number and s, m, h or d, as in 90s or 30m (is '90')"),
+     "'90' is not a duration: write a whole number and s, m, h or d, such as 90s or 30m (is '90')"),
     ("engine with no time to start", AWS, {"pools.0.engine.start_limit": "0s"},
      f"{POOL0}.engine.start_limit: is too short for an engine to start (is '0s'); write at least 10s, or "
      "leave it out for the default, 15m"),
@@ -418,7 +418,7 @@ def test_a_system_with_python_too_old_for_the_agent_is_reported(
     assert len(lines) == (0 if python is None else 1)
     for line in lines:
         assert line.startswith(
-            f"{FLEET}.machines.image: has Python {python} as python3, and the node agent needs 3.11"
+            f"{FLEET}.machines.image: has Python {python} as python3, but the node agent needs 3.11"
         )
         assert line.endswith("use an image with Ubuntu 24.04, Debian 12 or newer")
 

@@ -100,7 +100,7 @@ def _uv() -> str:
     ours = find_folders(os.environ).tools / "uv"
     found = str(ours) if ours.exists() else shutil.which("uv")
     if found is None:
-        raise EngineEnvironmentError("uv is not there: run `make setup` first")
+        raise EngineEnvironmentError("uv is not installed: run `make setup`")
     return found
 
 
@@ -117,7 +117,9 @@ def _name_vllm(target: Path, release: str) -> None:
     program = [str(target / "bin" / "python"), "-c", "import importlib.metadata as m; print(m.version('vllm'))"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     if done.stdout.strip() != version:
-        raise EngineEnvironmentError(f"vLLM is installed and does not know itself: {done.stdout}{done.stderr[-400:]}")
+        raise EngineEnvironmentError(
+            f"the installed vLLM does not report {version}: {done.stdout}{done.stderr[-400:]}"
+        )
 
 
 VLLM: Final = EngineEnvironment(

@@ -64,7 +64,7 @@ def test_a_cost_that_is_not_known_is_a_gap_and_not_zero() -> None:
     assert page.count('class="bars gap"') == 22
     assert "05:00–06:00 UTC: not known" in text
     assert "08:00–09:00 UTC: ≥ 3.00" in text
-    assert "no price of p5 spot" in text
+    assert "no price for p5 spot" in text
     assert "chat 3.00 batch not known" in text, "only the part without a price"
 
 

@@ -185,7 +185,7 @@ class Service:
             if inside.is_file():
                 found.update(environment_file(inside.read_text("utf-8")))
             elif not given.startswith("-"):
-                raise UnitError(f"{self.unit.name}: EnvironmentFile={given} is not there")
+                raise UnitError(f"{self.unit.name}: EnvironmentFile={given} does not exist")
         return found
 
     def _helper_ended(self, command: Command, role: str, code: int) -> None:
