@@ -15,7 +15,6 @@ from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import READY
 
 REGION: Final = "us-east-1"
-GROUPS_AT_ONCE: Final = 100
 ACTIVITIES_AT_ONCE: Final = 100
 REFUSED: Final = (
     "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available that matches"
