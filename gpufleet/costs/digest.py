@@ -126,7 +126,7 @@ def _least(is_lower_bound: bool) -> str:
 
 def _no_price(names: Sequence[str]) -> str:
     """The items that a lower bound excludes."""
-    return f" (no price of {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
+    return f" (no price for {', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
 
 
 def all_waste_lines(digest: Digest) -> list[str]:

@@ -88,7 +88,7 @@ class Forecast:
             start, end = self.not_collected[0]
             more = f", and {len(self.not_collected) - 1} more" if len(self.not_collected) > 1 else ""
             found.append(f"{hours:,.1f} h not collected ({start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC{more})")
-        found += [f"no price of {name}" for name in self.unpriced]
+        found += [f"no price for {name}" for name in self.unpriced]
         if self.too_little or self.too_much:
             less = f", or {self.too_much.quantize(money.CENT)} USD less" if self.too_much else ""
             more = self.too_little.quantize(money.CENT)

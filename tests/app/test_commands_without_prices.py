@@ -172,7 +172,7 @@ def test_sums_and_messages_of_a_pass_need_no_price(fleet: Path) -> None:
     unobserved.enqueue_all(made, engine, now)
     for one in messages(engine):
         if "budget is used" in one.message.text:
-            assert "no price of x9.large" in one.message.text or "not collected" in one.message.text
+            assert "no price for x9.large" in one.message.text or "not collected" in one.message.text
 
 
 @pytest.mark.parametrize("name", CORRUPT)

@@ -116,14 +116,14 @@ def test_budget_with_unpriced_parts_is_never_reported_as_within(tmp_path: Path) 
     assert [use.state for _, use in found.budgets] == [BudgetState.UNKNOWN]
     text = as_text(found)
     assert (
-        "budget: at least 0% of 60,000 USD used, unknown in part (no price of x99.giant on-demand in us-east-1a)"
+        "budget: at least 0% of 60,000 USD used, unknown in part (no price for x99.giant on-demand in us-east-1a)"
         in text
     )
     assert "cost: at least 0.00" in text
     assert "this month: at least 0.00 USD expected" in text
     listed = reports.digest_json(found)
     assert listed["month"]["at_least"] is True
-    assert listed["budget"]["unknown"] == ["no price of x99.giant on-demand in us-east-1a"]
+    assert listed["budget"]["unknown"] == ["no price for x99.giant on-demand in us-east-1a"]
 
 
 def test_people_are_notified_once_of_a_partly_unknown_budget(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_people_are_notified_once_of_a_partly_unknown_budget(tmp_path: Path) -> 
         alerts.enqueue_all(fleet, engine, NOW + hours * HOUR)
     texts = [one.message.text for one in messages(engine) if "budget" in one.message.text]
     assert len(texts) == 1
-    assert texts[0].endswith("unknown: no price of x99.giant on-demand in us-east-1a")
+    assert texts[0].endswith("unknown: no price for x99.giant on-demand in us-east-1a")
     assert texts[0].startswith("test: at least 0% of the month's budget is used")
 
 
@@ -217,7 +217,7 @@ PLAIN = Forecast(spent=Decimal(50), expected=Decimal(100), low=Decimal(90), high
         pytest.param(
             {"before": (MONTH, MONTH + DAY)}, "not collected before 2026-11-02 00:00 UTC", None, False, id="new"
         ),
-        pytest.param({"unpriced": ("x",)}, "no price of x", None, True, id="unpriced"),
+        pytest.param({"unpriced": ("x",)}, "no price for x", None, True, id="unpriced"),
         pytest.param(
             {"too_little": Decimal("3.5"), "too_much": Decimal(1)},
             "known between bounds: at most 3.50 USD more, or 1.00 USD less",
@@ -281,8 +281,8 @@ def test_waste_and_savings_without_a_price_are_lower_bounds(tmp_path: Path) -> N
     text = as_text(found)
     assert "idle, starting, unused: at least 0.0000 USD" in text
     assert "at least 0.0000 USD  idle in batch: 1 instance idled 24.0 h in total" in text
-    assert "at least 0.0000 USD  spot against on-demand (no price of x99.giant spot in us-east-1a)" in text
-    assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price of x99.giant on-demand" in text
+    assert "at least 0.0000 USD  spot against on-demand (no price for x99.giant spot in us-east-1a)" in text
+    assert "−at least 0.0000 USD  cost of on-demand that replaced spot (no price for x99.giant on-demand" in text
     whole = reports.digest_json(found)
     assert [(one["cause"], one["usd"], one["at_least"]) for one in whole["waste"]] == [("idle", "0.000000000", True)]
     assert whole["savings"]["spot_at_least"] and whole["savings"]["fallback_at_least"]
@@ -299,7 +299,7 @@ def test_budget_lists_unknown_parts_and_its_status() -> None:
     )
     use = budget_use(Decimal(100), month)
     assert use.state is BudgetState.EXCEEDED
-    assert budget_text(use) == "at least 120% of 100 USD used, exceeded ‼ (no price of x)"
+    assert budget_text(use) == "at least 120% of 100 USD used, exceeded ‼ (no price for x)"
 
 
 HOURS = st.builds(
