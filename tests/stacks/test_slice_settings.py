@@ -53,8 +53,8 @@ def test_slices_that_the_gpu_can_have_are_accepted(slices: dict[str, Any]) -> No
         pytest.param(
             {"kind": "time_slicing", "replicas": 4},
             "ct5lp-hightpu-1t",
-            f"{SLICES}.kind: needs an NVIDIA GPU, and ct5lp-hightpu-1t has TPU-v5e (is 'time_slicing'); remove slices,"
-            " or choose other machine types",
+            f"{SLICES}.kind: needs an NVIDIA GPU, and ct5lp-hightpu-1t has TPU-v5e (is 'time_slicing'); remove"
+            " slices, or choose other machine types",
             id="time-slicing of a TPU",
         ),
         pytest.param(
