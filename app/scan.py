@@ -3,6 +3,7 @@
 Each region of each account is a scope that fails alone.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -59,7 +60,6 @@ _OWNER_TAGS: Final = (
     "name",
 )
 """Tags and labels that name who runs an instance, best first. Keys are compared without case."""
-_NO_PROFILE: Final = "ProfileNotFound"
 _CODES: Final = {
     FailureCode.TIMEOUT: frozenset({TIMEOUT}),
     FailureCode.INTERRUPTED: frozenset({INTERRUPTED}),
@@ -74,7 +74,8 @@ _CODES: Final = {
     FailureCode.CREDENTIALS: frozenset(
         {
             *("AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "RequestExpired"),
-            *("SignatureDoesNotMatch", "UnrecognizedClientException", _NO_PROFILE, "NoCredentials", "401"),
+            *("SignatureDoesNotMatch", "UnrecognizedClientException", "ProfileNotFound", "NoCredentials", "401"),
+            *("ConfigParseError", "CredentialRetrievalError", "MfaCode"),
             *("DefaultCredentialsError", "RefreshError", "ReauthFailError", "authError", "UNAUTHENTICATED"),
         }
     ),
@@ -84,6 +85,19 @@ _LOGIN: Final[Mapping[str, str]] = {
     Cloud.AWS: "log in (`aws sso login`) or replace the keys",
     Cloud.GCP: "run `gcloud auth application-default login`",
 }
+_REMEDIES: Final[Mapping[str, str]] = {
+    "ProfileNotFound": "`aws configure list-profiles` lists the profiles",
+    "ConfigParseError": "correct the file",
+    "CredentialRetrievalError": "correct the profile, or log in again",
+    "MfaCode": "",
+    # EC2 has the same code for expired temporary credentials
+    "RequestExpired": "synchronize the clock of this machine; with temporary credentials, log in again",
+}
+"""By code of AWS: a remedy that is better than that of the failure's code. Empty: the message has it."""
+_WRONG_CLOCK: Final = re.compile(r"Signature (expired|not yet current)", re.IGNORECASE)
+_API_DISABLED: Final = re.compile(r"SERVICE_DISABLED|accessNotConfigured|API has not been used in project")
+_API: Final = re.compile(r"[a-z]+\.googleapis\.com")
+_NO_PROJECT: Final = re.compile(r"'projects/[^/']+' was not found|Invalid value for field 'project'")
 
 
 @dataclass(slots=True)
@@ -105,6 +119,8 @@ class RegionFacts:
     """By missing part."""
     api_calls: Mapping[str, int] = field(default_factory=dict[str, int])
     metered_series: int = 0
+    is_given_up: bool = False
+    """Nobody waits for more of it, so no further part is read."""
 
     def add_capacity(self, found: Iterable[ScannedCapacity]) -> None:
         """Add capacity. It replaces the list: a scope that is given up may be read at the same time."""
@@ -114,6 +130,8 @@ class RegionFacts:
         """Read each part. A failure is noted, and the other parts are read."""
         self.pending = list(parts)
         for what, read in parts.items():
+            if self.is_given_up:
+                return
             try:
                 read()
             except CloudError as error:
@@ -269,6 +287,7 @@ def _summary(result: ScopeResult) -> str:
 
 def _result(scope: ScanScope, facts: RegionFacts, error: CloudError | None, windows: ScanWindows) -> ScopeResult:
     if error is not None:
+        facts.is_given_up = True
         if INSTANCES in facts.pending:
             calls = dict(facts.api_calls)
             return ScopeResult(scope=scope, failures=[failure_of(scope, INSTANCES, error)], api_calls=calls)
@@ -323,9 +342,12 @@ def _gpus(instance: Instance) -> tuple[int | None, float | None]:
     """Number of GPUs of the machine type and the rated power of one; None: not in the catalogue."""
     try:
         machine = catalogue.machine(instance.cloud, instance.machine_type)
-        watts = catalogue.gpu(machine.gpu).watts
     except UnknownMachineError:
         return None, None
+    try:
+        watts = catalogue.gpu(machine.gpu).watts
+    except UnknownMachineError:
+        watts = None
     return machine.gpu_count, None if watts is None else float(watts)
 
 
@@ -356,14 +378,37 @@ def failure_of(scope: ScanScope, what: str, error: CloudError) -> ScopeFailure:
     # a gateway's error may be a whole page
     text = " ".join(str(error).split()).removesuffix(".")
     is_ours = code is FailureCode.NOT_USABLE  # this product's own text, with a remedy
-    message = text if is_ours or len(text) <= LONGEST_MESSAGE else f"{text[:LONGEST_MESSAGE]}…"
-    if error.code == _NO_PROFILE:
-        message += "; `aws configure list-profiles` lists the profiles"
-    elif code is FailureCode.CREDENTIALS and (remedy := _LOGIN.get(scope.cloud)):
+    message = text if is_ours or len(text) <= LONGEST_MESSAGE else f"{_shortened(text)}…"
+    if remedy := _remedy(scope, what, code, error):
         message += f"; {remedy}"
-    elif code is FailureCode.DENIED and scope.cloud in _LOGIN:
-        message += f"; `gpufleet scan --print-policy {scope.cloud}` prints the permissions"
     return ScopeFailure(scope=scope, code=code, what=what, message=message)
+
+
+def _remedy(scope: ScanScope, what: str, code: FailureCode, error: CloudError) -> str:
+    """What to do about a failure; empty: nothing is known."""
+    text = f"{error.code} {error}"
+    if scope.cloud == Cloud.GCP and _API_DISABLED.search(text):
+        named = _API.search(text)
+        name = "monitoring" if what == "metrics" else "compute"
+        api = named[0] if named else f"{name}.googleapis.com"
+        return f"`gcloud services enable {api} --project {scope.account}`"
+    if scope.cloud == Cloud.GCP and _NO_PROJECT.search(text):
+        return "`gcloud projects list` lists the projects"
+    if _WRONG_CLOCK.search(text):
+        return "synchronize the clock of this machine"
+    if scope.cloud == Cloud.AWS and error.code in _REMEDIES:
+        return _REMEDIES[error.code]
+    if code is FailureCode.CREDENTIALS:
+        return _LOGIN.get(scope.cloud, "")
+    if code is FailureCode.DENIED and scope.cloud in _LOGIN:
+        return f"`gpufleet scan --print-policy {scope.cloud}` prints the permissions"
+    return ""
+
+
+def _shortened(text: str) -> str:
+    """The begin of a message. It ends with a whole word: a part of a name would not be recognized as private."""
+    begin = text[: LONGEST_MESSAGE + 1]
+    return begin.rpartition(" ")[0] or begin[:LONGEST_MESSAGE]
 
 
 def all_calls(results: Iterable[ScopeResult]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """An AWS account as a scan reads it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -74,9 +74,10 @@ class AwsScanAccount:
         facts.instances = listed.instances
         for item, why in listed.errors.items():
             facts.failures[item] = CloudError(why)
+        blocks: set[str] = set()
         parts: dict[str, Callable[[], None]] = {
-            "capacity reservations": lambda: _capacity_reservations(facts, calls, scope),
-            "reserved instances": lambda: _reserved_instances(facts, calls, scope),
+            "capacity reservations": lambda: _capacity_reservations(facts, calls, scope, blocks),
+            "reserved instances": lambda: _reserved_instances(facts, calls, scope, blocks),
         }
         alive = [one for one in listed.instances if one.alive]
         if alive:
@@ -95,26 +96,34 @@ class AwsScanAccount:
         facts.read_parts(parts)
 
 
-def _capacity_reservations(facts: RegionFacts, calls: AwsCalls, scope: ScanScope) -> None:
+def _capacity_reservations(facts: RegionFacts, calls: AwsCalls, scope: ScanScope, blocks: set[str]) -> None:
+    """The account's own reservations: EC2 also lists those that another account shares with it, and pays for.
+
+    Adds the ids of all Capacity Blocks to `blocks`.
+    """
+    found = AwsInstanceHistory(calls, scope.region, "").paid()
+    blocks |= {one.reservation for one in found if one.is_block}
     facts.add_capacity(
-        reserved(CapacityKind.CAPACITY_RESERVATION, scope, one)
-        for one in AwsInstanceHistory(calls, scope.region, "").paid()
-        if is_accelerated(one.machine_type) and one.available is not None
+        reserved(CapacityKind.CAPACITY_BLOCK if one.is_block else CapacityKind.CAPACITY_RESERVATION, scope, one)
+        for one in found
+        if is_accelerated(one.machine_type) and one.available is not None and one.owner in (None, scope.account)
     )
 
 
-def _reserved_instances(facts: RegionFacts, calls: AwsCalls, scope: ScanScope) -> None:
-    """Reserved instances of a region, and how many of them no running on-demand instance of the type uses.
+def _reserved_instances(facts: RegionFacts, calls: AwsCalls, scope: ScanScope, blocks: Collection[str]) -> None:
+    """Reserved instances of a region, and how many of them no running instance of the type uses.
 
-    AWS applies them to any matching instance of the organisation: one that this account does not use may be used by
-    another one.
+    They also pay for instances in capacity reservations, but not for spot and not in Capacity Blocks. AWS applies
+    them to any matching instance of the organisation: one that this account does not use may be used by another one.
     """
     active = [{"Name": "state", "Values": ["active"]}]
     found = calls.one("ec2", "describe_reserved_instances", Filters=active).get("ReservedInstances", ())
     running = Counter(
         one.machine_type
         for one in facts.instances
-        if one.state is InstanceState.RUNNING and one.capacity_type is CapacityType.ON_DEMAND
+        if one.state is InstanceState.RUNNING
+        and one.capacity_type in (CapacityType.ON_DEMAND, CapacityType.RESERVED)
+        and one.reservation not in blocks
     )
     rows: list[ScannedCapacity] = []
     for raw in sorted(found, key=lambda raw: str(raw["ReservedInstancesId"])):

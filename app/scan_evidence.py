@@ -74,12 +74,16 @@ class PrometheusStore:
     """A Prometheus whose series have the label `instance_id`."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url = url.rstrip("/")
         self.missing: CloudError | None = None
         self.series: Sequence[RawSeries] = ()
-        place = urlsplit(url)
-        self.name = url.replace(f"{place.netloc.rpartition('@')[0]}@", "", 1) if "@" in place.netloc else url
+        place = urlsplit(self._url)
+        user, _, server = place.netloc.rpartition("@")
+        self.name = self._url.replace(f"{user}@", "", 1) if user else self._url
         """Its address without a password."""
+        hosts = (server, place.hostname or "")
+        self.names = [self.name, *(one for one in hosts if "." in one or ":" in one)]
+        """What identifies it in a message. A host as `prometheus` does not."""
 
     def gather(self, ids: Sequence[str], windows: ScanWindows, touch: Touch) -> Mapping[str, Evidence]:
         """Evidence by instance id over the idle window. Raises CloudError if an answer is incomplete."""
@@ -130,7 +134,7 @@ class PrometheusStore:
         self.series = found
 
     def _without_password(self, error: CloudError) -> str:
-        return str(error).replace(self._url.rstrip("/"), self.name.rstrip("/"))
+        return str(error).replace(self._url, self.name)
 
 
 class _Touched:

@@ -12,6 +12,8 @@ from gpufleet.domain.activity import CloudError
 
 WORKERS: Final = 32
 """Tasks that run at the same time."""
+THREAD: Final = "watched task"
+"""Name of the threads."""
 TIMEOUT: Final = "Timeout"
 """Code of the CloudError of a task that was given up."""
 _TICK_S: Final = 0.1
@@ -56,7 +58,7 @@ def run_all(
         while len(running) < workers and (task := next(waiting, None)) is not None:
             task.touched = clock()
             running.append(task)
-            threading.Thread(target=work, args=(task,), daemon=True).start()
+            threading.Thread(target=work, args=(task,), name=THREAD, daemon=True).start()
         if not running:
             return
         try:

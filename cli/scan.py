@@ -1,10 +1,12 @@
 """`gpufleet scan`: a read-only look at AWS accounts and Google Cloud projects."""
 
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,6 +17,7 @@ from gpufleet.domain.parsed import is_list, is_map
 
 LEAST_COLUMNS: Final = 3
 """Columns of a table that the narrowest terminal shows."""
+_PROFILES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +28,7 @@ if TYPE_CHECKING:
     from gpufleet.notify.slack import Receiver
     from gpufleet.scan.advice import Advice
     from gpufleet.scan.model import Scan
-
-    Hide = Callable[[str], str]
+    from gpufleet.scan.redaction import Hide
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +86,8 @@ def scan(  # noqa: PLR0913, PLR0917 - options
         typer.Option("--slack", metavar="CHANNEL", help="Also post the totals and what to do first, as #gpu-costs."),
     ] = None,
     redact: Annotated[
-        bool, typer.Option("--redact", help="Hide account ids, project names and addresses of stores.")
+        bool,
+        typer.Option("--redact", help="Hide account ids, profiles, roles, projects and addresses of stores."),
     ] = False,
     print_policy: Annotated[
         Cloud | None,
@@ -109,23 +112,24 @@ def scan(  # noqa: PLR0913, PLR0917 - options
     from app import scan as use_case
     from app.errors import AppError
     from gpufleet.scan import advice as advice_of
-    from gpufleet.scan import summary
+    from gpufleet.scan import redaction, summary
     from gpufleet.scan.judge import ScanWindows
 
     whole = _duration("--window", window, timedelta(days=14))
     idle_for = min(timedelta(hours=24), whole) if idle is None else _duration("--idle", idle, whole)
     windows = ScanWindows(now=datetime.now(UTC), whole=whole, idle=idle_for)
-    _check_roles(role or ())
+    _check_names(profile or (), role or (), project or (), region or ())
     if html is not None:
         _check_page(html)
     receiver = None if slack is None else _receiver()
     stores = _stores(prometheus or ())
     accounts = _accounts(profile or (), role or (), project or (), region or ())
-    named = [*(profile or ()), *(role or ()), *(one.name for one in stores)]
-    progress = _progress(summary.anonymous([*named, *(one.name for one in accounts)]) if redact else str)
+    named = _private_names(profile or (), role or (), stores)
+    projects = [one.name for one in accounts if one.cloud is Cloud.GCP]
+    progress = _progress(redaction.anonymous([*named, *(one.name for one in accounts)], projects) if redact else str)
     found = use_case.scan(accounts, windows, progress, regions=tuple(region or ()), stores=stores)
     advice = advice_of.advise(found, _profiles(accounts, found))
-    hide = summary.redactor(found, named) if redact else str
+    hide = redaction.redactor(found, named) if redact else str
     is_complete = not found.all_failures
     if html is not None:
         from cli.files import write_text
@@ -144,13 +148,22 @@ def scan(  # noqa: PLR0913, PLR0917 - options
         _show(found, advice, rows, hide)
         note(f"{time.monotonic() - began:.1f} s, {sum(use_case.all_calls(found.results).values())} API calls")
     if receiver is not None:
-        is_complete &= _post(receiver, slack or "", hide(summary.message(found, advice)), found.at)
+        is_complete &= _post(receiver, slack or "", summary.message(found, advice, hide), found.at)
     if found.is_interrupted:
         raise SystemExit(Exit.INTERRUPTED)
     if not is_complete:
         raise typer.Exit(Exit.FAILED)
     if any(one.idle_hours for one in found.instances) or any(one.unused for one in found.capacity):
         raise typer.Exit(Exit.FOUND)
+
+
+def _private_names(
+    profiles: "Sequence[str]", roles: "Sequence[str]", stores: "Sequence[PrometheusStore]"
+) -> list[str]:
+    """What --redact hides besides the accounts: profiles, also of the environment, roles, and addresses of stores."""
+    found = [*profiles, *roles, *(arn.rpartition("/")[2] for arn in roles)]
+    found += [name for variable in _PROFILES if (name := os.environ.get(variable)) and name != "default"]
+    return [name for name in [*found, *(name for one in stores for name in one.names)] if name]
 
 
 def _progress(hide: "Hide") -> "Callable[[str, str], None]":
@@ -186,14 +199,23 @@ def _regions_by_cloud(names: "Sequence[str]", clouds: "Sequence[Cloud]") -> "dic
     return found
 
 
-def _check_roles(arns: "Sequence[str]") -> None:
+def _check_names(
+    profiles: "Sequence[str]", arns: "Sequence[str]", projects: "Sequence[str]", regions: "Sequence[str]"
+) -> None:
+    """Raise AppError for names that cannot exist. `_regions_by_cloud` checks whether a region exists."""
     from app.errors import AppError, ErrorCode
+    from app.stated_names import check_project
 
+    for option, names in (("--profile", profiles), ("--region", regions)):
+        if not all(names):
+            raise AppError(f"{option}: expected a name, got ''", ErrorCode.WRONG_USE)
     for arn in arns:
         if not (arn.startswith("arn:") and ":role/" in arn):
             raise AppError(
                 f"--role: expected an ARN as arn:aws:iam::111122223333:role/NAME, got {arn!r}", ErrorCode.WRONG_USE
             )
+    for name in projects:
+        check_project(name)
 
 
 def _check_page(path: Path) -> None:
@@ -218,33 +240,43 @@ def _accounts(
     is_aws, is_google = bool(profiles or roles or not projects), bool(projects or not (profiles or roles))
     own = _regions_by_cloud(regions, [Cloud.AWS] * is_aws + [Cloud.GCP] * is_google)
     found: list[ScanAccount] = []
+    missing: list[str] = []
     for cloud, names in own.items():
         if regions and not names:
             continue  # another cloud has them
-        if cloud is Cloud.AWS:
-            found += _aws_accounts(profiles, roles, names, use_default=not projects)
-        else:
-            found += _google_projects(projects, names)
-    if not found:
-        raise AppError(
-            "no AWS or Google Cloud credentials found: log in (`aws sso login`, `aws configure`,"
-            " `gcloud auth application-default login`) or name a --profile or a --project",
-            ErrorCode.WRONG_USE,
-        )
+        accounts = _aws_accounts(profiles, roles, names) if cloud is Cloud.AWS else _google_projects(projects, names)
+        found += accounts
+        if not accounts:
+            where = f"--region {names[0]} is a region of {cloud}: " if names else ""
+            missing.append(where + (_no_aws() if cloud is Cloud.AWS else _no_google()))
+    # a region that the user names must not seem to be empty
+    if missing and (regions or not found):
+        raise AppError("; ".join(missing), ErrorCode.WRONG_USE)
     return found
 
 
-def _aws_accounts(
-    profiles: "Sequence[str]", roles: "Sequence[str]", regions: "Sequence[str]", *, use_default: bool
-) -> "list[ScanAccount]":
-    if not (profiles or roles or use_default):
-        return []
+def _no_aws() -> str:
+    return "no AWS credentials: log in (`aws sso login`, `aws configure`) or name a --profile"
+
+
+def _no_google() -> str:
+    from gpufleet.clouds.gcp.login import has_login
+
+    if has_login():
+        return "the Google Cloud credentials name no project: name one with --project"
+    return "no Google Cloud credentials: run `gcloud auth application-default login`, and name a --project"
+
+
+def _aws_accounts(profiles: "Sequence[str]", roles: "Sequence[str]", regions: "Sequence[str]") -> "list[ScanAccount]":
+    """Those that are named, else that of the default credentials."""
     from app.scan_aws import AwsScanAccount
     from gpufleet.clouds.aws.account import AwsAccount, has_default_credentials
 
     named = [AwsAccount(profile=name) for name in profiles] + [AwsAccount(role=arn) for arn in roles]
     if not named and has_default_credentials():
         named = [AwsAccount()]
+    for one in named:
+        one.log_in()
     return [AwsScanAccount(one, regions) for one in named]
 
 
@@ -265,8 +297,16 @@ def _stores(urls: "Sequence[str]") -> "Sequence[PrometheusStore]":
     from app.errors import AppError, ErrorCode
 
     for url in urls:
-        if not url.startswith(("http://", "https://")):
-            raise AppError(f"--prometheus: expected an http:// or https:// address, got {url!r}", ErrorCode.WRONG_USE)
+        shown = re.sub("//[^/]*@", "//", url)  # without a password
+        try:
+            place = urlsplit(url)
+            is_address = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+        except ValueError as error:
+            raise AppError(f"--prometheus: {shown!r} is not an address: {error}", ErrorCode.WRONG_USE) from error
+        if not is_address:
+            raise AppError(
+                f"--prometheus: expected an http:// or https:// address, got {shown!r}", ErrorCode.WRONG_USE
+            )
     if not urls:
         return ()
     from app.scan_evidence import PrometheusStore
@@ -342,7 +382,7 @@ def _show(found: "Scan", advice: "Sequence[Advice]", rows: int, hide: "Hide") ->
     if every:
         count = f"{rows} of {len(every)}" if len(every) > rows else str(len(every))
         show(f"\nInstances ({count}; most waste first):")
-        _table(summary.HEADINGS, [summary.row(one, found.at) for one in every[:rows]], hide, summary.NARROW)
+        _table(summary.HEADINGS, [summary.row(one, found.at, hide) for one in every[:rows]], hide, summary.NARROW)
     _show_slices(found.slices, rows, hide)
     if found.capacity:
         show("\nReservations:")
@@ -368,7 +408,7 @@ def _show_slices(found: "Sequence[SliceUse]", rows: int, hide: "Hide") -> None:
     STDOUT.print(f"\n{summary.SLICES}{count}:", highlight=False)
     _table(slice_use.HEADINGS, slice_use.rows(found[:rows]), hide)
     for line in slice_use.notes(found):
-        STDOUT.print(line, highlight=False, soft_wrap=True)
+        STDOUT.print(hide(line), highlight=False, soft_wrap=True)
 
 
 def _table(

@@ -56,3 +56,7 @@ class PaidCapacity:
     ends_at: datetime | None = None
     available: int | None = None
     """Number of its instances that no fleet or account uses; None if the cloud does not report it."""
+    owner: str | None = None
+    """Account that pays for it; None if the cloud lists only those of the account itself."""
+    is_block: bool = False
+    """Whether it is a Capacity Block: paid in advance, and not cancelled before its end."""

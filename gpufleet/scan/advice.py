@@ -7,7 +7,8 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
-from gpufleet.domain import money
+from gpufleet.domain import catalogue, money
+from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.scan.model import (
     CapacityKind,
@@ -29,6 +30,9 @@ _OPS_AGENT: Final = (
     " && sudo bash add-google-cloud-ops-agent-repo.sh --also-install"
 )
 """Google's own installation of the Ops Agent on one machine."""
+_LOCAL_DISKS: Final = "local disks"
+_TERMINATED: Final = "local disks, and on disks that are deleted with the instance,"
+"""What a terminated or deleted instance loses."""
 
 
 class AdviceCode(StrEnum):
@@ -58,6 +62,23 @@ class Advice:
     """False: the amount is only what the instances cost, because nothing proves that they are idle."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """Instances that one command ends."""
+
+    verb: str
+    """What the command does: Stop, Terminate, Delete or End."""
+    instances: Sequence[ScannedInstance]
+    command: str
+    lost: str = ""
+    """What data is lost. Empty: none."""
+
+    @property
+    def loss(self) -> str:
+        """A clause of a sentence about the lost data."""
+        return f"; data on {self.lost} is lost" if self.lost else ""
+
+
 def advise(scan: Scan, profiles: Mapping[str, str] | None = None) -> list[Advice]:
     """Return everything to do: savings first, then the most expensive. `profiles`: AWS profile by account."""
     names = profiles or {}
@@ -72,20 +93,27 @@ def advise(scan: Scan, profiles: Mapping[str, str] | None = None) -> list[Advice
 def _of_instances(
     scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
 ) -> Iterator[Advice]:
-    idle = [one for one in instances if one.verdict is Verdict.IDLE]
-    for group, command in _stop_commands(scope, idle, profiles):
-        of = f" of {len(idle):,} that are idle" if len(group) < len(idle) else ""
+    # prepaid capacity costs the same without its instances
+    charged = [one for one in instances if not one.is_prepaid]
+    idle = [one for one in charged if one.verdict is Verdict.IDLE]
+    for one in _endings(scope, idle, profiles):
+        of = f" of {len(idle):,} that are idle" if len(one.instances) < len(idle) else ""
         yield _advice(
-            AdviceCode.STOP_IDLE, scope, group, command, f"Stop {_count(group)}{of}: no GPU worked in the idle window"
+            AdviceCode.STOP_IDLE,
+            scope,
+            one.instances,
+            one.command,
+            f"{one.verb} {_count(one.instances)}{of}: no GPU worked in the idle window{one.loss}",
         )
-    likely = [one for one in instances if one.verdict is Verdict.LIKELY_IDLE]
-    for group, command in _stop_commands(scope, likely, profiles):
+    likely = [one for one in charged if one.verdict is Verdict.LIKELY_IDLE]
+    for one in _endings(scope, likely, profiles):
         yield _advice(
             AdviceCode.CHECK_LIKELY_IDLE,
             scope,
-            group,
-            command,
-            f"Ask the owners of {_count(group)}, then stop them: no sign of work, but a GPU metric is missing",
+            one.instances,
+            one.command,
+            f"Ask the owners of {_count(one.instances)}, then {one.verb.lower()} them: no sign of work, but a GPU"
+            f" metric is missing{one.loss}",
             is_saving=False,
         )
     without = [one for one in instances if one.reason in (VerdictReason.NO_METRIC, VerdictReason.METRIC_INCOMPLETE)]
@@ -119,44 +147,45 @@ def _count(instances: Sequence[ScannedInstance]) -> str:
     return f"{len(instances)} instance{'s' if len(instances) > 1 else ''} ({few})"
 
 
-def _stop_commands(
+def _endings(
     scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
-) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
-    """Yield instances that one command stops, and the command."""
+) -> Iterator[_Ending]:
+    """Yield instances that one command ends, in the way that suits their owner."""
     managed = [one for one in instances if one.instance.environment]
     for environment in sorted({str(one.instance.environment) for one in managed}):
         own = [one for one in managed if one.instance.environment == environment]
-        yield own, f"gpufleet watch idle --apply  # with --fleet or GPUFLEET_FLEET of {shlex.quote(environment)}"
+        command = f"gpufleet watch idle --apply  # with --fleet or GPUFLEET_FLEET of {shlex.quote(environment)}"
+        yield _Ending(verb="End", instances=own, command=command, lost=_TERMINATED)
     others = [one for one in instances if not one.instance.environment]
     if scope.cloud == Cloud.AWS:
-        yield from _aws_commands(scope, others, profiles)
+        yield from _aws_endings(scope, others, profiles)
     else:
-        yield from _google_commands(scope, others)
+        yield from _google_endings(scope, others)
 
 
-def _aws_commands(
+def _aws_endings(
     scope: ScanScope, instances: Sequence[ScannedInstance], profiles: Mapping[str, str]
-) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
+) -> Iterator[_Ending]:
     options = _aws_options(scope, profiles)
     grouped = [one for one in instances if one.instance.group]
     spot = [one for one in instances if one.instance.capacity_type is CapacityType.SPOT and not one.instance.group]
     others = [one for one in instances if one not in grouped and one not in spot]
     for part in _parts(grouped):
         # the group would replace an instance that is stopped
-        yield (
-            part,
+        command = (
             f"for id in {_ids(part)}; do aws autoscaling terminate-instance-in-auto-scaling-group{options}"
-            " --instance-id $id --should-decrement-desired-capacity; done",
+            " --instance-id $id --should-decrement-desired-capacity; done"
         )
+        yield _Ending(verb="Terminate", instances=part, command=command, lost=_TERMINATED)
     for part in _parts(spot):
-        yield part, f"aws ec2 terminate-instances{options} --instance-ids {_ids(part)}"
+        command = f"aws ec2 terminate-instances{options} --instance-ids {_ids(part)}"
+        yield _Ending(verb="Terminate", instances=part, command=command, lost=_TERMINATED)
     for part in _parts(others):
-        yield part, f"aws ec2 stop-instances{options} --instance-ids {_ids(part)}"
+        command = f"aws ec2 stop-instances{options} --instance-ids {_ids(part)}"
+        yield _Ending(verb="Stop", instances=part, command=command, lost=_lost_by_stop(part))
 
 
-def _google_commands(
-    scope: ScanScope, instances: Sequence[ScannedInstance]
-) -> Iterator[tuple[Sequence[ScannedInstance], str]]:
+def _google_endings(scope: ScanScope, instances: Sequence[ScannedInstance]) -> Iterator[_Ending]:
     project = f" --project {shlex.quote(scope.account)}"
     grouped = [one for one in instances if one.instance.group]
     for group in sorted({one.instance.group or "" for one in grouped}):
@@ -164,15 +193,32 @@ def _google_commands(
         kind, place, name = _google_group(group)
         for part in _parts([one for one in grouped if one.instance.group == group]):
             names = ",".join(shlex.quote(one.instance.id) for one in part)
-            yield (
-                part,
+            command = (
                 f"gcloud compute instance-groups managed delete-instances {shlex.quote(name)} --instances {names}"
-                f" --{kind} {shlex.quote(place)}{project}",
+                f" --{kind} {shlex.quote(place)}{project}"
             )
+            yield _Ending(verb="Delete", instances=part, command=command, lost=_TERMINATED)
     others = [one for one in instances if not one.instance.group]
     for zone, here in _by_zone(others):
         for part in _parts(here):
-            yield part, f"gcloud compute instances stop {_ids(part)} --zone {zone}{project}"
+            command = f"gcloud compute instances stop {_ids(part)} --zone {zone}{project}"
+            yield _Ending(verb="Stop", instances=part, command=command, lost=_lost_by_stop(part))
+
+
+def _lost_by_stop(instances: Iterable[ScannedInstance]) -> str:
+    known = {_has_local_disks(one) for one in instances}
+    if True in known:
+        return _LOCAL_DISKS
+    return f"{_LOCAL_DISKS}, if any," if None in known else ""
+
+
+def _has_local_disks(one: ScannedInstance) -> bool | None:
+    """None: unknown."""
+    try:
+        machine = catalogue.machine(one.instance.cloud, one.instance.machine_type)
+    except UnknownMachineError:
+        return None
+    return None if machine.nvme_optional and machine.nvme_disks else machine.nvme_disks > 0
 
 
 def _google_group(path: str) -> tuple[str, str, str]:
@@ -205,7 +251,7 @@ def _of_capacity(one: ScannedCapacity, profiles: Mapping[str, str]) -> Iterator[
                 f"gcloud compute reservations update {shlex.quote(one.id)} --vm-count {left} --zone {one.place}"
                 f" --project {shlex.quote(one.scope.account)}"
             )
-        case CapacityKind.RESERVED_INSTANCES | CapacityKind.COMMITMENT:
+        case CapacityKind.CAPACITY_BLOCK | CapacityKind.RESERVED_INSTANCES | CapacityKind.COMMITMENT:
             return  # nothing cancels them before their end
     yield Advice(
         code=AdviceCode.RELEASE_CAPACITY,

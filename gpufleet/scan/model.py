@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from gpufleet.costs.slice_use import SliceUse, in_order
-from gpufleet.domain.model import Instance
+from gpufleet.domain.model import CapacityType, Instance
 
 INSTANCES: Final = "instances"
 """The part without which a scope has no result."""
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
     IN_USE = "in use"
     IDLE = "idle"
-    """Certain: a GPU metric covers the whole idle window, and no GPU worked in it. Only this counts as waste."""
+    """Certain: a GPU metric covers the whole idle window, and no GPU worked in it."""
     LIKELY_IDLE = "likely idle"
     """Power, or the engine's own metrics, show no work. A GPU metric is missing."""
     UNKNOWN = "unknown"
@@ -41,10 +41,12 @@ class VerdictReason(StrEnum):
     """No GPU metric, no power and no engine metric. CPU and network prove nothing about a GPU."""
     METRIC_INCOMPLETE = "metric_incomplete"
     """The metrics do not cover the idle window, or not all GPUs."""
+    METRICS_CONTRADICT = "metrics_contradict"
+    """The utilization is 0, but the GPUs draw more power than at rest."""
     METRICS_FAILED = "metrics_failed"
     """The metrics store did not answer."""
     TOO_YOUNG = "too_young"
-    """It runs for less than two whole hours."""
+    """It runs for less than the complete hours of the idle window."""
     NOT_RUNNING = "not_running"
 
 
@@ -111,8 +113,22 @@ class ScannedInstance:
     """The use of its slices and shared devices within SLICE_WINDOW, from a metrics store. Empty: none is known."""
 
     @property
+    def is_prepaid(self) -> bool:
+        """Whether a reservation or a Capacity Block pays for it: stopping it saves nothing."""
+        return self.instance.capacity_type is CapacityType.RESERVED
+
+    @property
     def waste(self) -> Decimal:
-        """USD of the idle hours at the current price; 0 without a price."""
+        """USD of the idle hours at the current price; 0 without a price, or if it is prepaid."""
+        return Decimal(0) if self.is_prepaid else self._usd_of_idle_hours
+
+    @property
+    def unused_prepaid(self) -> Decimal:
+        """USD of the idle hours in prepaid capacity at the current price; 0 if it is not prepaid."""
+        return self._usd_of_idle_hours if self.is_prepaid else Decimal(0)
+
+    @property
+    def _usd_of_idle_hours(self) -> Decimal:
         return self.idle_hours * self.usd_per_hour if self.idle_hours and self.usd_per_hour else Decimal(0)
 
 
@@ -120,6 +136,8 @@ class CapacityKind(StrEnum):
     """Capacity that is paid for, used or not."""
 
     CAPACITY_RESERVATION = "capacity reservation"
+    CAPACITY_BLOCK = "capacity block"
+    """It is paid in advance, and nothing cancels it before its end."""
     RESERVED_INSTANCES = "reserved instances"
     RESERVATION = "reservation"
     COMMITMENT = "commitment"

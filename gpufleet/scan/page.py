@@ -8,6 +8,7 @@ from typing import Final
 from gpufleet.costs import slice_use
 from gpufleet.scan import summary
 from gpufleet.scan.advice import Advice
+from gpufleet.scan.judge import ScanWindows
 from gpufleet.scan.model import Scan, Verdict
 
 MOST_ROWS: Final = 500
@@ -58,7 +59,7 @@ def page(scan: Scan, advice: Sequence[Advice], hide: Callable[[str], str] = str)
         "<ul>" + "".join(f"<li>{shown(line)}</li>" for line in rest) + "</ul>",
         _first(advice, shown),
         _picture(scan, shown),
-        _table("Instances", summary.HEADINGS, [summary.row(one, scan.at) for one in scan.instances], shown),
+        _table("Instances", summary.HEADINGS, [summary.row(one, scan.at, hide) for one in scan.instances], shown),
         _table(summary.SLICES, slice_use.HEADINGS, slice_use.rows(slices), shown),
         *(f'<p class="soft">{shown(line)}</p>' for line in slice_use.notes(slices)),
         _table(
@@ -142,10 +143,11 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], s
 
 
 def _method(scan: Scan) -> str:
-    hours = int(scan.idle_window.total_seconds() // 3600)
+    hours = ScanWindows(now=scan.at, idle=scan.idle_window).least_hours
     return (
         f'<h2>Method</h2><p class="soft">Idle: a GPU metric covers each of the last {hours} hours and all GPUs, and'
         " no GPU worked. Likely idle: power or the engine's own metrics show no work. CPU and network prove nothing"
-        " about a GPU. Waste: certainly idle hours at the current price. Prices: spot as the cloud reports it now,"
-        " otherwise list prices; discounts and commitments are not known.</p>"
+        " about a GPU. Waste: certainly idle hours at the current price, without those in prepaid capacity, which"
+        " costs the same when its instances are stopped. Prices: spot as the cloud reports it now, otherwise list"
+        " prices; discounts and commitments are not known.</p>"
     )

@@ -1,6 +1,5 @@
 """What a scan says in total, as text lines, table rows and a JSON document. Pure."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +28,6 @@ NARROW: Final = ("instance", "use", "USD/h", "waste USD", "type", "region", "own
 NARROW_CAPACITY: Final = ("id", "unused", "USD/h unused", "type", "total", "place")
 SLICES: Final = "Slices and shared accelerators, use in the last hour"
 """Title of their table."""
-_ACCOUNT_ID: Final = re.compile(r"\d{12}")
 CAPACITY_HEADINGS: Final = ("account", "place", "id", "kind", "type", "total", "unused", "USD/h unused")
 
 
@@ -44,7 +42,11 @@ class ScanTotals:
     by_verdict: Mapping[Verdict, tuple[int, Decimal]]
     """Number and USD per hour."""
     waste: Decimal
-    """Of the whole window; certain only."""
+    """Of the whole window; certain only, and without prepaid capacity."""
+    prepaid: int
+    """Instances in prepaid capacity with idle hours. Stopping them saves nothing."""
+    unused_prepaid: Decimal
+    """Of their idle hours."""
     unused_capacity_usd_per_hour: Decimal
 
 
@@ -64,6 +66,8 @@ def totals(scan: Scan) -> ScanTotals:
         usd_per_hour=_sum(one.usd_per_hour for one in running),
         by_verdict=by_verdict,
         waste=_sum(one.waste for one in every),
+        prepaid=sum(one.is_prepaid and one.idle_hours > 0 for one in every),
+        unused_prepaid=_sum(one.unused_prepaid for one in every),
         unused_capacity_usd_per_hour=_sum(one.usd_per_hour for one in scan.capacity),
     )
 
@@ -101,6 +105,11 @@ def headline(scan: Scan) -> list[str]:
         lines.append("; ".join(parts))
     window = render_duration(scan.window)
     lines.append(f"waste of the last {window}: {dollars(found.waste)} USD in hours that are certainly idle")
+    if found.prepaid:
+        lines.append(
+            f"unused prepaid capacity of the last {window}: {dollars(found.unused_prepaid)} USD at on-demand"
+            f" prices in idle hours of {_some(found.prepaid, 'instance')}; stopping them saves nothing"
+        )
     if found.unused_capacity_usd_per_hour:
         lines.append(f"unused reservations: {dollars(found.unused_capacity_usd_per_hour)} USD/h at on-demand prices")
     for name, other in scan.duplicates.items():
@@ -132,24 +141,31 @@ def amount_of(advice: Advice) -> str:
     return f"saves up to {usd} USD a month" if advice.is_saving else f"they cost {usd} USD a month"
 
 
-def row(one: ScannedInstance, now: datetime) -> tuple[str, ...]:
-    """Return the cells under HEADINGS."""
+def row(one: ScannedInstance, now: datetime, hide: Callable[[str], str] = str) -> tuple[str, ...]:
+    """Return the cells under HEADINGS. `hide`: replaces what must not be shown, before a text is shortened."""
     instance = one.instance
     spot = "" if one.spot_usd_per_hour is None else _spot(one)
     return (
-        _short(instance.id),
+        _short(instance.id, hide),
         instance.machine_type,
         "-" if one.usd_per_hour is None else rate(one.usd_per_hour),
-        one.verdict.value if one.verdict is not Verdict.UNKNOWN else f"unknown: {one.reason.value}",
+        _use(one),
         f"{one.idle_hours} of {one.measured_hours}" if one.measured_hours else "-",
-        dollars(one.waste) if one.idle_hours and one.usd_per_hour is not None else "-",
+        dollars(one.waste) if one.idle_hours and one.usd_per_hour is not None and not one.is_prepaid else "-",
         one.account,
         instance.region,
-        _short(one.owner or "-"),
+        _short(one.owner or "-", hide),
         age(now - instance.launched_at),
         instance.capacity_type.value,
         spot,
     )
+
+
+def _use(one: ScannedInstance) -> str:
+    if one.verdict is Verdict.UNKNOWN:
+        return f"unknown: {one.reason.value}"
+    is_unused = one.is_prepaid and one.verdict in (Verdict.IDLE, Verdict.LIKELY_IDLE)
+    return f"{one.verdict} (prepaid)" if is_unused else one.verdict.value
 
 
 def rate(usd: Decimal) -> str:
@@ -163,9 +179,9 @@ def _spot(one: ScannedInstance) -> str:
     return f"{rate(one.spot_usd_per_hour)}{share}"
 
 
-def _short(text: str) -> str:
+def _short(text: str, hide: Callable[[str], str]) -> str:
     """A text of a user as one short line."""
-    return shortened(" ".join(text.split()), LONGEST_CELL)
+    return shortened(hide(" ".join(text.split())), LONGEST_CELL)
 
 
 def capacity_row(one: ScannedCapacity) -> tuple[str, ...]:
@@ -204,6 +220,7 @@ def document(scan: Scan, advice: Sequence[Advice], api_calls: Mapping[str, int])
             "unpriced": found.unpriced,
             "usd_per_hour": str(found.usd_per_hour),
             "waste_usd": str(found.waste),
+            "unused_prepaid_usd": str(found.unused_prepaid),
             "unused_capacity_usd_per_hour": str(found.unused_capacity_usd_per_hour),
             "by_verdict": {
                 verdict.value: {"instances": count, "usd_per_hour": str(usd)}
@@ -281,53 +298,23 @@ def _instance(one: ScannedInstance) -> dict[str, Any]:
         "idle_hours": one.idle_hours,
         "measured_hours": one.measured_hours,
         "waste_usd": str(one.waste) if one.usd_per_hour is not None else None,
+        "unused_prepaid_usd": str(one.unused_prepaid) if one.usd_per_hour is not None else None,
         "slices": slice_use.document(one.slices),
     }
 
 
-def message(scan: Scan, advice: Sequence[Advice]) -> str:
-    """Return the totals and the things to do first as a message of a chat. It is not escaped."""
+def message(scan: Scan, advice: Sequence[Advice], hide: Callable[[str], str] = str) -> str:
+    """Return the totals and the things to do first as a message of a chat. It is not escaped.
+
+    `hide`: replaces what must not be shown, before a command is shortened.
+    """
     first = [
-        f"{number}. {one.scope}: {one.text}; {amount_of(one)}\n```{shortened(one.command, LONGEST_COMMAND)}```"
+        f"{number}. {one.scope}: {one.text}; {amount_of(one)}\n```{shortened(hide(one.command), LONGEST_COMMAND)}```"
         for number, one in enumerate(advice[:FIRST], 1)
     ]
-    return "\n".join(["*gpufleet scan*", *headline(scan), *first])
+    return hide("\n".join(["*gpufleet scan*", *headline(scan), *first]))
 
 
 def shortened(text: str, most: int) -> str:
     """At most `most` characters. An ellipsis marks cut text."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def redactor(scan: Scan, names: Iterable[str] = ()) -> Callable[[str], str]:
-    """Return a function that replaces account ids and project names in a text. The same one gets the same name.
-
-    `names`: more names, as of profiles and roles. Any other number of 12 digits is replaced, too.
-    """
-    accounts = dict.fromkeys(result.scope.account for result in scan.results)
-    known = accounts | dict.fromkeys(one.scope.account for one in scan.all_failures)
-    known |= dict.fromkeys(name for name in names if name)
-    hidden = {name: f"account-{number}" for number, name in enumerate(known, 1)}
-    return _hide(hidden, accounts)
-
-
-def anonymous(names: Iterable[str]) -> Callable[[str], str]:
-    """Like `redactor`, before the accounts are known: each one is called "account"."""
-    return _hide(dict.fromkeys(names, "account"), ())
-
-
-def _hide(hidden: Mapping[str, str], accounts: Iterable[str]) -> Callable[[str], str]:
-    """`accounts`: names that are also hidden as a part of another name, as in `research-7-team`."""
-    parts = [
-        rf"(?<!\d){name}(?!\d)"
-        if _ACCOUNT_ID.fullmatch(name)
-        else rf"(?<!\w){re.escape(name)}(?!\w)"
-        if name in accounts
-        else rf"(?<![\w-]){re.escape(name)}(?![\w-])"
-        for name in sorted(hidden, key=len, reverse=True)
-    ]
-    # not the digits of an amount
-    # an ellipsis marks cut text, which may begin with a part of an account id
-    others = [rf"(?<![\w.]){_ACCOUNT_ID.pattern}(?!\w|\.\d)", r"(?<![\w.])\d{3,11}(?=…)"]
-    pattern = re.compile("|".join([*parts, *others]))
-    return lambda text: pattern.sub(lambda match: hidden.get(match[0], "account"), text)

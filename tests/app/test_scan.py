@@ -3,19 +3,22 @@
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from app import scan as use_case
 from app.scan import RegionFacts, failure_of
 from gpufleet.clouds.progress import Touch
+from gpufleet.domain import catalogue
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.catalogue import UnknownMachineError
+from gpufleet.domain.gpu_hours import HourUse
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from gpufleet.scan import summary
+from gpufleet.scan import redaction, summary
 from gpufleet.scan.judge import ScanWindows
-from gpufleet.scan.model import FailureCode, Scan, ScanScope, ScopeResult
+from gpufleet.scan.model import FailureCode, Scan, ScanScope, ScopeResult, Verdict, key_of
 
 WINDOWS = ScanWindows(now=datetime(2026, 11, 26, 12, 30, tzinfo=UTC))
 
@@ -143,6 +146,21 @@ def test_parts_after_one_that_hangs_are_named_and_the_instances_are_shown() -> N
     }
 
 
+def test_the_number_of_gpus_is_known_without_the_figures_of_the_gpu() -> None:
+    known = catalogue.machine(Cloud.AWS, "g7.12xlarge")
+    with pytest.raises(UnknownMachineError):
+        catalogue.gpu(known.gpu)
+    rest = HourUse(gpus=known.gpu_count, samples=60, utilization_max=0)
+
+    def measure(scope: ScanScope, facts: RegionFacts) -> None:
+        facts.instances = [replace(one, machine_type=known.name) for one in facts.instances]
+        hours = {WINDOWS.end - number * timedelta(hours=1): rest for number in range(1, 169)}
+        facts.hours = {key_of(one): hours for one in facts.instances}
+
+    (one,) = scanned(FakeAccount("p", "1", ("us-east-1",), measure)).instances
+    assert (one.verdict, one.idle_hours) == (Verdict.IDLE, 168)
+
+
 @pytest.mark.parametrize(
     ("cloud", "code", "expected", "remedy"),
     [
@@ -163,6 +181,70 @@ def test_a_failure_has_a_code_and_a_remedy(cloud: str, code: str, expected: Fail
 
 
 @pytest.mark.parametrize(
+    ("cloud", "what", "code", "message", "remedy"),
+    [
+        pytest.param(
+            Cloud.AWS,
+            "regions",
+            "SignatureDoesNotMatch",
+            "Signature expired: 20261128T200000Z is now earlier than 20261128T220000Z",
+            "synchronize the clock of this machine",
+            id="slow clock",
+        ),
+        pytest.param(
+            Cloud.AWS,
+            "regions",
+            "InvalidSignatureException",
+            "Signature not yet current: 20261128T220000Z is still later than 20261128T200000Z",
+            "synchronize the clock of this machine",
+            id="fast clock",
+        ),
+        pytest.param(
+            Cloud.AWS,
+            "instances",
+            "RequestExpired",
+            "Request has expired",
+            "synchronize the clock of this machine; with temporary credentials, log in again",
+            id="slow clock or expired credentials",
+        ),
+        pytest.param(
+            Cloud.GCP,
+            "instances",
+            "accessNotConfigured",
+            "Compute Engine API has not been used in project 1, see https://x/apis/api/compute.googleapis.com/overview",
+            "`gcloud services enable compute.googleapis.com --project x`",
+            id="disabled API",
+        ),
+        pytest.param(
+            Cloud.GCP,
+            "metrics",
+            "403",
+            "Cloud Monitoring API has not been used in project 1 before or it is disabled",
+            "`gcloud services enable monitoring.googleapis.com --project x`",
+            id="disabled API that is not named",
+        ),
+        pytest.param(
+            Cloud.GCP,
+            "instances",
+            "notFound",
+            "The resource 'projects/x' was not found",
+            "`gcloud projects list` lists the projects",
+            id="no such project",
+        ),
+    ],
+)
+def test_the_remedy_fits_the_cause(cloud: str, what: str, code: str, message: str, remedy: str) -> None:
+    failure = failure_of(ScanScope(cloud, "x"), what, CloudError(message, code))
+    assert failure.message == f"{message}; {remedy}"
+
+
+def test_a_long_message_ends_with_a_whole_word() -> None:
+    text = f"{'x ' * 95}acme-research-with-a-long-name and more"
+    message = failure_of(ScanScope("prometheus", "x"), "metrics", CloudError(text)).message
+    assert message.endswith("x x…"), "a part of a private name would not be recognized"
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         pytest.param("arn:aws:iam::111122223333:user/x", "arn:aws:iam::account-1:user/x", id="ARN"),
@@ -173,6 +255,32 @@ def test_a_failure_has_a_code_and_a_remedy(cloud: str, code: str, expected: Fail
         pytest.param("research-7-team of research-77", "account-2-team of research-77", id="project"),
         pytest.param("prod: production, prod-cluster", "account-3: production, prod-cluster", id="profile"),
         pytest.param("is not authorized: 11112222…", "is not authorized: account…", id="cut in the middle"),
+        pytest.param("1111-2222-3333 ml", "account-1 ml", id="in groups of four"),
+        pytest.param("4444 5555 6666, 4444_5555_6666", "account, account", id="another account in groups"),
+        pytest.param("acct_444455556666", "acct_account", id="another account after an underscore"),
+        pytest.param("x444455556666 444455556666x", "xaccount accountx", id="another account within a name"),
+        pytest.param(
+            "i-0abcd444455556666, 12345678-1111-2222-3333-444455556666",
+            "i-0abcd444455556666, 12345678-1111-2222-3333-444455556666",
+            id="ids that contain 12 digits by chance",
+        ),
+        pytest.param(
+            "2026-11-28T10:00:00 1764324000 1764324000123",
+            "2026-11-28T10:00:00 1764324000 1764324000123",
+            id="times",
+        ),
+        pytest.param("444455556666.25 USD", "444455556666.25 USD", id="an amount with cents"),
+        pytest.param("ml_research-7, research-7_2", "ml_account-2, account-2_2", id="project and underscores"),
+        pytest.param(
+            "not been used in project 71234567890, see ?project=71234567890, projects/71234567890",
+            "not been used in project account, see ?project=account, projects/account",
+            id="number of a project",
+        ),
+        pytest.param(
+            "User: arn:aws:sts::444455556666:assumed-role/acme-scan/gpufleet-scan is not authorized",
+            "User: arn:aws:sts::account:assumed-role/account is not authorized",
+            id="role in an ARN",
+        ),
     ],
 )
 def test_redaction_hides_names_of_accounts_and_nothing_else(text: str, shown: str) -> None:
@@ -181,4 +289,4 @@ def test_redaction_hides_names_of_accounts_and_nothing_else(text: str, shown: st
         at=WINDOWS.now, window=WINDOWS.whole, idle_window=WINDOWS.idle,
         results=[ScopeResult(scope=scope) for scope in scopes], failures=[],
     )  # fmt: skip
-    assert summary.redactor(found, ["prod"])(text) == shown
+    assert redaction.redactor(found, ["prod"])(text) == shown

@@ -1,13 +1,16 @@
 """A scan of Google projects on loopback."""
 
 import json
+import threading
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
 from app.scan import scan
 from app.scan_google import PERMISSIONS, GoogleScanAccount, role
+from app.watched_tasks import THREAD
 from gpufleet.clouds.call_pace import CallPace
 from gpufleet.domain.gpu_hours import HourUse
 from gpufleet.scan.advice import advise
@@ -139,11 +142,42 @@ def test_a_refused_call_is_named_with_a_remedy(
         assert set(running) == {VerdictReason.METRICS_FAILED}, "nothing is idle without metrics"
 
 
+def test_the_reason_of_a_refusal_is_shown_and_not_the_address_of_the_request(cloud: GoogleCloud) -> None:
+    cloud.refuses["instances.list"] = 403
+    cloud.reason = "accessNotConfigured"
+    cloud.message = "Compute Engine API has not been used in project 71234567890 before or it is disabled."
+    (failure,) = scanned(cloud).all_failures
+    assert "failed: accessNotConfigured: Compute Engine API has not been used" in failure.message
+    assert failure.message.endswith("; `gcloud services enable compute.googleapis.com --project research`")
+
+
 def test_incomplete_metrics_prove_nothing(cloud: GoogleCloud) -> None:
     cloud.incomplete = True
     found = scanned(cloud)
     assert [one.what for one in found.all_failures] == ["metrics"]
     assert {one.verdict for one in found.instances} == {Verdict.UNKNOWN, Verdict.STOPPED}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "refused"),
+    [
+        pytest.param(timedelta(hours=50), True, id="this machine is slow"),
+        pytest.param(-timedelta(hours=50), True, id="this machine is fast"),
+        pytest.param(timedelta(seconds=30), False, id="nearly the same"),
+    ],
+)
+def test_metrics_are_refused_if_the_clock_of_this_machine_is_wrong(
+    cloud: GoogleCloud, ahead: timedelta, refused: bool
+) -> None:
+    cloud.ahead = ahead
+    found = scanned(cloud)
+    if not refused:
+        assert not found.all_failures
+        return
+    (failure,) = found.all_failures
+    assert failure.what == "metrics" and failure.message.endswith("synchronize the clock of this machine")
+    reasons = {one.reason for one in found.instances if one.instance.alive}
+    assert reasons == {VerdictReason.METRICS_FAILED}, "old hours are not the last ones"
 
 
 def test_instances_are_shown_although_the_metrics_hang(cloud: GoogleCloud) -> None:
@@ -152,6 +186,11 @@ def test_instances_are_shown_although_the_metrics_hang(cloud: GoogleCloud) -> No
     assert {one.what for one in found.all_failures} == {"metrics", "reservations", "commitments"}
     assert {one.code for one in found.all_failures} == {FailureCode.TIMEOUT}
     assert uses(found)["us-central1-a/worker"] == (Verdict.UNKNOWN, VerdictReason.METRICS_FAILED)
+    asked = set(cloud.calls)
+    cloud.ended.set()
+    for thread in [one for one in threading.enumerate() if one.name == THREAD]:
+        thread.join()
+    assert set(cloud.calls) == asked, "a project that was given up is not asked for more"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +200,8 @@ def test_instances_are_shown_although_the_metrics_hang(cloud: GoogleCloud) -> No
         pytest.param([hours(0)], Verdict.UNKNOWN, id="one of two GPUs"),
         pytest.param([hours(0), hours(0, samples=50)], Verdict.UNKNOWN, id="missing samples"),
         pytest.param([hours(0), hours(float("nan"))], Verdict.UNKNOWN, id="invalid values"),
+        pytest.param([hours(0), hours(float("inf"))], Verdict.UNKNOWN, id="infinite values"),
+        pytest.param([hours(0), hours(101)], Verdict.UNKNOWN, id="more than 100 %"),
         pytest.param([hours(0), hours(12)], Verdict.IN_USE, id="one works"),
     ],
 )
@@ -188,6 +229,8 @@ def test_an_hour_without_both_answers_is_incomplete() -> None:
     from gpufleet.clouds.gcp.monitoring import CloudMonitoring
 
     class Session:
+        headers: ClassVar[dict[str, str]] = {}
+
         def get(self, url: str, params: dict[str, str], timeout: float) -> "Session":
             self.ok, self.asked = True, params
             return self

@@ -2,10 +2,12 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,7 +50,7 @@ def scan(
     return subprocess.run(
         [sys.executable, "-m", "cli.main", "scan", *arguments],
         cwd=ROOT, env=environment(cloud.environment(key) | dict(more or {})),
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=180, check=False, start_new_session=True,
     )  # fmt: skip
 
 
@@ -141,6 +143,50 @@ def test_no_credentials_are_a_wrong_use_with_a_remedy() -> None:
     assert "gcloud auth application-default login" in done.stderr
 
 
+ADC = '{"type":"authorized_user","client_id":"x","client_secret":"y","refresh_token":"z"}'
+"""Google credentials that name no project."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "login", "message"),
+    [
+        pytest.param(
+            ["--region", "us-central1"],
+            "aws",
+            "--region us-central1 is a region of gcp: no Google Cloud credentials: run `gcloud auth",
+            id="region of Google Cloud, keys of AWS",
+        ),
+        pytest.param(
+            ["--region", "us-central1", "--region", "us-east-1"],
+            "aws",
+            "--region us-central1 is a region of gcp: no Google Cloud credentials: run `gcloud auth",
+            id="regions of both clouds, keys of AWS",
+        ),
+        pytest.param(
+            ["--region", "us-east-1"],
+            "google",
+            "--region us-east-1 is a region of aws: no AWS credentials: log in (`aws sso login`",
+            id="region of AWS, login of Google Cloud",
+        ),
+        pytest.param(
+            [], "google", "the Google Cloud credentials name no project: name one with --project", id="no project"
+        ),
+    ],
+)
+def test_what_is_missing_for_a_scan_is_named(
+    cloud: AwsCloud, tmp_path: Path, arguments: list[str], login: str, message: str
+) -> None:
+    credentials = tmp_path / "adc.json"
+    credentials.write_text(ADC)
+    google = {
+        "AWS_ACCESS_KEY_ID": "",
+        "AWS_SECRET_ACCESS_KEY": "",
+        "GOOGLE_APPLICATION_CREDENTIALS": str(credentials),
+    }
+    done = scan(cloud, *arguments, more=google if login == "google" else {})
+    assert done.returncode == 2 and message in done.stderr and not cloud.calls, done.stderr
+
+
 PROFILES = """
 [profile team]
 aws_access_key_id = AKIDSECOND
@@ -158,6 +204,20 @@ sso_role_name = viewer
 [sso-session company]
 sso_region = us-east-1
 sso_start_url = https://company.awsapps.com/start
+
+[profile garbage]
+credential_process = echo hello
+
+[profile number]
+credential_process = echo 5
+
+[profile missing]
+credential_process = /nonexistent/tool
+
+[profile mfa]
+role_arn = arn:aws:iam::444455556666:role/scan
+source_profile = team
+mfa_serial = arn:aws:iam::111122223333:mfa/alice
 """
 
 
@@ -175,6 +235,30 @@ sso_start_url = https://company.awsapps.com/start
             ["--profile", "team", "--profile", "admin"], {}, ["admin is the same account as team"], id="duplicate"
         ),
         pytest.param(["--profile", "sso"], {}, ["credentials: ", "aws sso login"], id="SSO session expired"),
+        pytest.param(
+            [],
+            {"AWS_PROFILE": "garbage"},
+            ["the credential_process of profile 'garbage': it printed no valid JSON", "correct the profile"],
+            id="credential_process of AWS_PROFILE prints no JSON",
+        ),
+        pytest.param(
+            ["--profile", "number"],
+            {},
+            ["the credential_process of profile 'number': it printed no valid JSON"],
+            id="credential_process prints no JSON object",
+        ),
+        pytest.param(
+            ["--profile", "missing"],
+            {},
+            ["the credential_process of profile 'missing': [Errno 2] No such file", "correct the profile"],
+            id="credential_process does not start",
+        ),
+        pytest.param(
+            ["--profile", "mfa"],
+            {},
+            ["AWS profile 'mfa' needs an MFA code, and there is no terminal", "credentials: "],
+            id="MFA without a terminal",
+        ),
     ],
 )
 def test_profiles_name_accounts(
@@ -186,6 +270,50 @@ def test_profiles_name_accounts(
     done = scan(cloud, *arguments, more=keys | more)
     assert "Traceback" not in done.stderr
     assert all(message in done.stdout + done.stderr for message in messages), done.stdout + done.stderr
+
+
+def at_a_terminal(cloud: AwsCloud, config: Path, *arguments: str, typed: bytes) -> tuple[int, str, bool]:
+    """Exit code and output of a scan at a terminal where a user answers a prompt, and whether it has its echo."""
+    keys = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": str(config)}
+    process, terminal = pty.fork()
+    if process == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(ROOT)
+        variables = environment(cloud.environment() | keys)
+        os.execve(sys.executable, [sys.executable, "-m", "cli.main", "scan", *arguments], variables)
+    shown = b""
+    has_echo = False
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the process has ended
+            break
+        has_echo = bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+        if typed and b"MFA code" in shown and not has_echo:
+            os.write(terminal, typed)
+            typed = b""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), shown.decode(), has_echo
+
+
+def test_an_mfa_code_is_asked_for_once_and_the_terminal_keeps_its_echo(cloud: AwsCloud, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(PROFILES)
+    code, shown, has_echo = at_a_terminal(cloud, config, "--profile", "mfa", typed=b"123456\n")
+    assert code == 3 and "444455556666 us-east-1: 4 GPU instances" in shown and has_echo, shown
+    assert shown.count("MFA code") == 1
+    code, shown, has_echo = at_a_terminal(cloud, config, "--profile", "mfa", typed=b"\x03")
+    assert code == 130 and "nothing was changed" in shown and has_echo, shown
+
+
+def test_a_refused_mfa_code_is_named(cloud: AwsCloud, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(PROFILES)
+    for region in cloud.regions.values():
+        region.refuses, region.code = frozenset({"AssumeRole"}), "AccessDenied"
+        region.message = "MultiFactorAuthentication failed with invalid MFA one time pass code."
+    code, shown, has_echo = at_a_terminal(cloud, config, "--profile", "mfa", typed=b"000000\n")
+    assert code == 1 and has_echo and "Traceback" not in shown and shown.count("MFA code for") == 1, shown
+    assert "the MFA code was not accepted; run the command again" in " ".join(shown.split()), shown
 
 
 def test_named_regions_need_no_list_of_regions(cloud: AwsCloud) -> None:
@@ -306,6 +434,14 @@ def test_a_store_that_fails_is_named_and_accounts_and_projects_are_in_one_scan(c
             id="other cloud",
         ),
         pytest.param(
+            ["--prometheus", "http://u:secret@[::1"], "'http://[::1' is not an address", id="half an address"
+        ),
+        pytest.param(["--profile", ""], "--profile: expected a name, got ''", id="no profile"),
+        pytest.param(["--region", ""], "--region: expected a name, got ''", id="no region"),
+        pytest.param(["--project", ""], "--project: expected the id of a Google Cloud project", id="no project"),
+        pytest.param(["--project", "../../x"], "`gcloud projects list` shows it; got '../../x'", id="a path"),
+        pytest.param(["--prometheus", "http://"], "expected an http:// or https:// address", id="no server"),
+        pytest.param(
             ["--role", "gpu-scan"], "expected an ARN as arn:aws:iam::111122223333:role/NAME", id="role name"
         ),
     ],
@@ -367,6 +503,81 @@ def test_redacted_output_hides_projects_and_profiles_and_leaves_a_valid_page(clo
     assert "<main>" in text, "a profile named as an element"
     assert not any(name in text + done.stdout + done.stderr for name in ("research-7", "4444", "r&d", "r&amp;d"))
     assert document(done)["duplicates"] == {"account-5": "account-4"}
+
+
+SPELLINGS = ("1111-2222-3333 ml", "acct_444455556666", "x444455556666", "444455556666x", "4444 5555 6666")
+"""Owners that name an account."""
+
+
+def test_redacted_output_hides_account_ids_in_every_usual_spelling(cloud: AwsCloud, tmp_path: Path) -> None:
+    page = tmp_path / "scan.html"
+    owners = [*SPELLINGS, f"{'a' * 37}11112222-3333"]
+    cloud.regions["us-east-1"].instances = [
+        AwsInstance(id=f"i-{number}", launched=OLD, tags={"Owner": owner}) for number, owner in enumerate(owners)
+    ]
+    shown = [scan(cloud, "--redact", *more) for more in ([], ["--json", "--html", str(page)])]
+    text = page.read_text() + "".join(done.stdout + done.stderr for done in shown)
+    assert "account-1 ml" in text
+    assert not any(part in text for part in ("1111", "2222", "4444", "6666")), text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "hidden", "shown"),
+    [
+        pytest.param(
+            ["--role", "arn:aws:iam::444455556666:role/team/acme-gpu-scan"],
+            {},
+            ["acme-gpu-scan", "444455556666"],
+            "is not authorized",
+            id="role",
+        ),
+        pytest.param([], {"AWS_PROFILE": "acme-prod"}, ["acme-prod"], "could not be found", id="AWS_PROFILE"),
+        pytest.param(
+            [], {"AWS_DEFAULT_PROFILE": "acme-prod"}, ["acme-prod"], "could not be found", id="AWS_DEFAULT_PROFILE"
+        ),
+        pytest.param(
+            ["--prometheus", "http://metrics.acme.example:1/"],
+            {},
+            ["acme"],
+            "Prometheus at account-",
+            id="address of a store that ends in a slash",
+        ),
+    ],
+)
+def test_redacted_output_hides_roles_profiles_and_stores(
+    cloud: AwsCloud, arguments: list[str], more: dict[str, str], hidden: list[str], shown: str
+) -> None:
+    user = "arn:aws:sts::444455556666:assumed-role/acme-gpu-scan/gpufleet-scan"
+    for region in cloud.regions.values():
+        region.refuses, region.message = frozenset({"DescribeInstances"}), f"User: {user} is not authorized: {{}}"
+    keys = {"AWS_ACCESS_KEY_ID": ""} if "AWS" in "".join(more) else {}
+    for form in ([], ["--json"]):
+        done = scan(cloud, "--redact", *arguments, *form, more=keys | more)
+        text = done.stdout + done.stderr
+        assert shown in text and not any(name in text for name in hidden), text
+
+
+def test_redacted_output_hides_projects_in_labels_and_messages(tmp_path: Path) -> None:
+    page = tmp_path / "scan.html"
+    labels = ("ml_acme-research", "acme-research_2", f"{'x' * 30}-acme-research")
+    with google_cloud() as google:
+        google.projects["acme-research"] = [
+            GoogleVm(name=f"vm-{number}", number=number, launched=OLD, labels={"owner": owner}, gpus=[hours(0)])
+            for number, owner in enumerate(labels)
+        ]
+        google.refuses = {"timeSeries.list": 403}
+        google.message = "Cloud Monitoring API has not been used in project 71234567890 before or it is disabled"
+        text = ""
+        for form in ([], ["--json"], ["--html", str(page)]):
+            done = subprocess.run(
+                [sys.executable, "-m", "cli.main", "scan", "--project", "acme-research", "--redact", *form],
+                cwd=ROOT, env=environment(google.environment()),
+                capture_output=True, text=True, timeout=180, check=False,
+            )  # fmt: skip
+            text += done.stdout + done.stderr
+    text += page.read_text()
+    assert "ml_account-1" in text and "has not been used in project account" in text
+    assert not any(part in text for part in ("acme", "71234567890")), text
 
 
 def test_names_from_tags_are_escaped_in_the_page(cloud: AwsCloud, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ of a `GetMetricData` call: 0.01 USD per 1,000 (CloudWatch pricing, us-east-1, 20
 metrics each cost 0.40 USD per watchdog run. Storing metrics in a custom namespace costs more than that.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -79,15 +80,31 @@ class CloudWatch:
     def gpu_hours(self, instance_ids: Collection[str], since: datetime, until: datetime) -> HoursOfInstances:
         """Use of GPUs by the hour. `since` and `until` are whole hours. Raises CloudError for incomplete responses.
 
-        Power is requested for instances without utilization only. The number of series is added to `requested`.
+        Power is requested for instances without utilization, and for those with an hour of 0 %. The number of series
+        is added to `requested`.
         """
         wanted = frozenset(instance_ids)
         series = [one for one in self._listed(UTILIZATION) if one.instance in wanted]
-        rest = wanted - {one.instance for one in series}
-        if rest:
-            series += [one for one in self._listed(POWER) if one.instance in rest]
-        hours = max(1, round((until - since) / HOUR))
-        at_once = max(1, min(SERIES_AT_ONCE, POINTS_AT_ONCE // hours) // 2)
+        measured = {one.instance for one in series}
+        power = [one for one in self._listed(POWER) if one.instance in wanted]
+        series += [one for one in power if one.instance not in measured]
+        found = self._counted_hours(series, since, until)
+        quiet = {name for name, hours in found.items() if any(use.utilization_max == 0 for use in hours.values())}
+        drawn = [one for one in power if one.instance in quiet]
+        at_once = _series_at_once(since, until)
+        for start in range(0, len(drawn), at_once):
+            part = drawn[start : start + at_once]
+            self._fill(part, since, until, HOUR)
+            self.requested += len(part)
+            for one in part:
+                _add_watts(found[one.instance], one)
+                one.values.clear()  # 10,000 instances have millions
+        return found
+
+    def _counted_hours(
+        self, series: list[_Series], since: datetime, until: datetime
+    ) -> dict[str, dict[datetime, HourUse]]:
+        at_once = max(1, _series_at_once(since, until) // 2)
         # the series of an instance are together, so that its hours are complete after a few requests
         series.sort(key=lambda one: one.instance)
         found: dict[str, dict[datetime, HourUse]] = {}
@@ -185,12 +202,33 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
     return uses
 
 
+def _series_at_once(since: datetime, until: datetime) -> int:
+    """Most series with hourly values in one request."""
+    hours = max(1, round((until - since) / HOUR))
+    return max(1, min(SERIES_AT_ONCE, POINTS_AT_ONCE // hours))
+
+
+def _add_watts(hours: dict[datetime, HourUse], power: _Series) -> None:
+    """Add the power of one GPU to the hours of its instance."""
+    for at, value in power.values.items():
+        hour = at.astimezone(UTC)
+        if hour in hours and _is_measured(value, POWER):
+            hours[hour] = hours[hour]._replace(watts_max=max(value, hours[hour].watts_max or 0.0))
+
+
+def _is_measured(value: float, metric: str) -> bool:
+    """Whether a value is in the range of its metric. An agent may report -1 for a GPU that it cannot read."""
+    return math.isfinite(value) and value >= 0 and (metric != UTILIZATION or value <= 100)
+
+
 def _hours(pairs: Sequence[tuple[_Series, _Series]]) -> dict[str, dict[datetime, HourUse]]:
     """`pairs`: maximum and number of samples of each series."""
     found: dict[str, dict[datetime, dict[str, tuple[float, float, str]]]] = {}
     for values, counts in pairs:
         for at, value in values.values.items():
             hour = found.setdefault(values.instance, {}).setdefault(at.astimezone(UTC), {})
+            if not _is_measured(value, values.metric):
+                continue
             known, samples, _ = hour.get(values.gpu, (value, 0.0, ""))
             # a reinstalled agent creates a second series for the same GPU: neither hides what the other reports
             hour[values.gpu] = max(known, value), max(samples, counts.values.get(at, 0.0)), values.metric
@@ -205,7 +243,7 @@ def _hour(gpus: Sequence[tuple[float, float, str]]) -> HourUse:
     watts = [value for value, _, metric in gpus if metric == POWER]
     return HourUse(
         gpus=len(gpus),
-        samples=min(samples for _, samples, _ in gpus),
+        samples=min((samples for _, samples, _ in gpus), default=0.0),
         utilization_max=max(utilization, default=None),
         watts_max=max(watts, default=None),
     )

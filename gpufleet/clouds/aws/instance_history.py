@@ -97,6 +97,8 @@ class AwsInstanceHistory(AwsInventory):
             ends_at=None if ends is None else ends.astimezone(UTC),
             # an expired reservation has no available capacity and is no longer charged
             available=raw.get("AvailableInstanceCount") if raw["State"] == "active" else None,
+            owner=raw.get("OwnerId"),
+            is_block=raw.get("ReservationType") == "capacity-block",
         )
 
 

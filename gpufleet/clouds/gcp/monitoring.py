@@ -4,8 +4,10 @@ A value is the mean utilization since the previous collection, so any value abov
 their numeric id. Not tried on Google Cloud.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 from google.auth.exceptions import GoogleAuthError
@@ -31,6 +33,8 @@ _SCOPE: Final = "https://www.googleapis.com/auth/monitoring.read"
 _POINTS_PER_PAGE: Final = 100_000
 _TIMEOUT_S: Final = 30.0
 _HOUR: Final = timedelta(hours=1)
+SKEW_LIMIT_S: Final = 60.0
+"""Maximum clock difference. With a larger one, old hours would be read as the last ones."""
 _FIELDS: Final = ",".join(
     (
         "timeSeries(metric/labels,resource/labels,points(interval/endTime,value))",
@@ -97,7 +101,9 @@ class CloudMonitoring:
             if self._session is None:
                 self._session = _session(server)
             url = f"{server or _SERVER}/v3/projects/{self._project}/timeSeries"
+            asked = datetime.now(UTC)
             answer = cast(Response, self._session.get(url, params=query, timeout=_TIMEOUT_S))
+            self._check_clock(answer.headers.get("Date"), asked)
             body: object = answer.json()
         except GoogleAuthError as error:
             raise CloudError(f"{CALL} in {self._project} failed: {error}", type(error).__name__) from error
@@ -108,6 +114,21 @@ class CloudMonitoring:
         detail: Any = body.get("error") if is_map(body) else None
         message = detail.get("message") if is_map(detail) else "no message"
         raise CloudError(f"{CALL} in {self._project} was refused: {message}", str(answer.status_code))
+
+    def _check_clock(self, date: str | None, asked: datetime) -> None:
+        """Raise CloudError if the clocks differ too much: a slow one asks for hours that are long past."""
+        try:
+            theirs = parsedate_to_datetime(date or "")
+        except ValueError:
+            return  # the answer has no date
+        theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
+        # the server set the date at some moment between request and answer
+        apart = max(asked - theirs, theirs - datetime.now(UTC)).total_seconds()
+        if apart > SKEW_LIMIT_S:
+            raise CloudError(
+                f"{CALL} in {self._project}: this machine is {apart:.0f} s from Google's time ({date}):"
+                " synchronize the clock of this machine"
+            )
 
 
 def _session(server: str | None) -> Any:
@@ -151,7 +172,7 @@ def _points(series: Mapping[str, Any]) -> Iterator[tuple[datetime, float]]:
 
 
 def _hour(gpus: list[list[float]]) -> HourUse:
-    measured = [(highest, samples) for highest, samples in gpus if highest >= 0]
+    measured = [(highest, samples) for highest, samples in gpus if math.isfinite(highest) and 0 <= highest <= 100]
     return HourUse(
         gpus=len(measured),
         samples=min((samples for _, samples in measured), default=0.0),

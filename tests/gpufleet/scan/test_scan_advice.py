@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
+from gpufleet.scan import summary
 from gpufleet.scan.advice import AdviceCode, advise
 from gpufleet.scan.model import (
     CapacityKind,
@@ -116,6 +117,7 @@ def test_unused_reservations_are_released(unused: int, command: str) -> None:
         pytest.param(replace(HELD, unused=None), id="unknown"),
         pytest.param(replace(HELD, usd_per_hour=None), id="without a price"),
         pytest.param(replace(HELD, kind=CapacityKind.RESERVED_INSTANCES), id="cannot be cancelled"),
+        pytest.param(replace(HELD, kind=CapacityKind.CAPACITY_BLOCK), id="a Capacity Block, paid in advance"),
     ],
 )
 def test_no_advice_about_capacity_without_a_known_saving(held: ScannedCapacity) -> None:
@@ -152,7 +154,84 @@ def test_a_missing_metric_on_google_cloud_needs_the_ops_agent_on_each_machine() 
 
 def test_a_command_that_stops_a_part_states_how_many_there_are() -> None:
     found = advise(scan(*(replace(IDLE, instance=replace(PLAIN, id=f"i-{number}")) for number in range(1_100))))
-    assert found[0].text == "Stop 100 instances (g6.xlarge) of 1,100 that are idle: no GPU worked in the idle window"
+    assert found[0].text.startswith(
+        "Stop 100 instances (g6.xlarge) of 1,100 that are idle: no GPU worked in the idle window"
+    )
+
+
+LOST = "; data on local disks, and on disks that are deleted with the instance, is lost"
+
+
+@pytest.mark.parametrize(
+    ("instance", "verb", "loss"),
+    [
+        pytest.param(PLAIN, "Stop", "; data on local disks is lost", id="stop with NVMe"),
+        pytest.param(replace(PLAIN, machine_type="p3.2xlarge"), "Stop", "", id="stop without local disks"),
+        pytest.param(
+            replace(PLAIN, machine_type="g99.xlarge"), "Stop", "; data on local disks, if any, is lost", id="unknown"
+        ),
+        pytest.param(replace(PLAIN, capacity_type=CapacityType.SPOT), "Terminate", LOST, id="spot"),
+        pytest.param(replace(PLAIN, group="workers"), "Terminate", LOST, id="group on AWS"),
+        pytest.param(replace(PLAIN, environment="prod"), "End", LOST, id="of gpu-fleet"),
+        pytest.param(
+            replace(PLAIN, cloud=Cloud.GCP, machine_type="g2-standard-8", group="zones/us-central1-a/workers"),
+            "Delete",
+            LOST,
+            id="group on Google Cloud",
+        ),
+        pytest.param(
+            replace(PLAIN, cloud=Cloud.GCP, machine_type="g2-standard-8"),
+            "Stop",
+            "; data on local disks, if any, is lost",
+            id="optional disks on Google Cloud",
+        ),
+    ],
+)
+def test_the_text_has_the_verb_of_the_command_and_the_data_that_is_lost(
+    instance: Instance, verb: str, loss: str
+) -> None:
+    scope = ScanScope(Cloud.GCP, "research-7") if instance.cloud == Cloud.GCP else AWS
+    likely = replace(IDLE, verdict=Verdict.LIKELY_IDLE, reason=VerdictReason.POWER_IDLE)
+    found = [replace(one, instance=instance) for one in (IDLE, likely)]
+    end, ask = advise(replace(scan(), results=[ScopeResult(scope=scope, instances=found)]))
+    count = f"1 instance ({instance.machine_type})"
+    assert end.text == f"{verb} {count}: no GPU worked in the idle window{loss}"
+    assert ask.text == (
+        f"Ask the owners of {count}, then {verb.lower()} them: no sign of work, but a GPU metric is missing{loss}"
+    )
+
+
+@pytest.mark.parametrize("verdict", [Verdict.IDLE, Verdict.LIKELY_IDLE])
+def test_prepaid_instances_are_not_advised_to_be_stopped(verdict: Verdict) -> None:
+    prepaid = replace(PLAIN, capacity_type=CapacityType.RESERVED, reservation="cr-1")
+    assert advise(scan(replace(IDLE, instance=prepaid, verdict=verdict))) == []
+
+
+def test_idle_hours_of_prepaid_instances_are_unused_capacity_and_no_waste() -> None:
+    prepaid = replace(
+        IDLE,
+        instance=replace(PLAIN, id="i-2", capacity_type=CapacityType.RESERVED),
+        idle_hours=168,
+        measured_hours=168,
+    )
+    charged = replace(IDLE, idle_hours=100, measured_hours=168)
+    found = scan(charged, prepaid)
+    assert (charged.waste, charged.unused_prepaid) == (80, 0)
+    assert (prepaid.waste, prepaid.unused_prepaid) == (0, 168 * Decimal("0.8"))
+    totals = summary.totals(found)
+    assert (totals.waste, totals.prepaid, totals.unused_prepaid) == (80, 1, 168 * Decimal("0.8"))
+    assert (
+        "unused prepaid capacity of the last 7d: 134.40 USD at on-demand prices in idle hours of 1 instance; stopping"
+        " them saves nothing" in summary.headline(found)
+    )
+    cells = dict(zip(summary.HEADINGS, summary.row(prepaid, found.at), strict=True))
+    assert (cells["use"], cells["waste USD"]) == ("idle (prepaid)", "-")
+    document = summary.document(found, [], {})
+    assert [(one["id"], one["waste_usd"], one["unused_prepaid_usd"]) for one in document["instances"]] == [
+        ("i-1", "80.0", "0"), ("i-2", "0", "134.4")
+    ]  # fmt: skip
+    assert (document["totals"]["waste_usd"], document["totals"]["unused_prepaid_usd"]) == ("80.0", "134.4")
+    assert not any("prepaid" in line for line in summary.headline(scan(charged)))
 
 
 def test_certain_savings_come_first() -> None:

@@ -1,6 +1,7 @@
 """The verdict of a scan about an instance."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpufleet.domain.gpu_hours import HourUse
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from gpufleet.scan.judge import ScanWindows, judge
+from gpufleet.scan.judge import ScanWindows, UseVerdict, combine, judge
 from gpufleet.scan.model import Verdict, VerdictReason
 
 NOW = datetime(2026, 11, 26, 12, 30, tzinfo=UTC)
@@ -82,14 +83,73 @@ def test_verdict_follows_from_hours_with_complete_metrics(
     assert (found.verdict, found.reason, (found.idle_hours, found.measured_hours)) == (verdict, reason, hours)
 
 
-def test_hours_before_the_launch_do_not_count() -> None:
-    found = judge(instance(timedelta(hours=5)), week(IDLE), WINDOWS, gpus=2, watts=72)
-    assert (found.verdict, found.idle_hours) == (Verdict.IDLE, 4), "only whole hours count"
+DAY = timedelta(hours=24, minutes=30)
+"""Age of an instance that was launched 24 complete hours before the end of the last complete hour."""
 
 
-def test_an_instance_without_two_whole_hours_is_not_judged() -> None:
-    found = judge(instance(timedelta(hours=2)), week(IDLE), WINDOWS, gpus=2, watts=72)
-    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, VerdictReason.TOO_YOUNG)
+@pytest.mark.parametrize(
+    ("age", "verdict", "hours"),
+    [
+        pytest.param(timedelta(hours=3, minutes=10), Verdict.UNKNOWN, 0, id="a few hours"),
+        pytest.param(DAY - timedelta(minutes=1), Verdict.UNKNOWN, 0, id="a day, but only 23 complete hours"),
+        pytest.param(DAY, Verdict.IDLE, 24, id="24 complete hours"),
+        pytest.param(timedelta(hours=30), Verdict.IDLE, 29, id="hours before the launch do not count"),
+    ],
+)
+def test_an_instance_is_judged_after_the_complete_hours_of_the_idle_window(
+    age: timedelta, verdict: Verdict, hours: int
+) -> None:
+    found = judge(instance(age), week(IDLE), WINDOWS, gpus=2, watts=72)
+    assert (found.verdict, found.idle_hours) == (verdict, hours)
+    assert found.reason is (VerdictReason.GPU_IDLE if verdict is Verdict.IDLE else VerdictReason.TOO_YOUNG)
+
+
+def test_a_young_instance_that_worked_is_in_use() -> None:
+    found = judge(instance(timedelta(hours=3)), week(IDLE, h1=BUSY), WINDOWS, gpus=2, watts=72)
+    assert (found.verdict, found.idle_hours) == (Verdict.IN_USE, 1)
+
+
+def test_an_idle_window_of_a_part_of_an_hour_needs_the_whole_hour() -> None:
+    windows = replace(WINDOWS, whole=timedelta(minutes=150), idle=timedelta(minutes=150))
+    assert windows.start == WINDOWS.end - 3 * HOUR, "stores report whole hours"
+    assert judge(instance(), week(IDLE), windows, gpus=2, watts=72).verdict is Verdict.IDLE
+    assert judge(instance(), week(IDLE, h3=BUSY), windows, gpus=2, watts=72).verdict is Verdict.IN_USE
+
+
+@pytest.mark.parametrize(
+    ("drawn", "rated", "verdict"),
+    [
+        pytest.param(690, 700, Verdict.UNKNOWN, id="a large GPU under load"),
+        pytest.param(280, 700, Verdict.UNKNOWN, id="a large GPU above rest"),
+        pytest.param(270, 700, Verdict.IDLE, id="a large GPU at rest"),
+        pytest.param(30, 72, Verdict.IDLE, id="an L4 at rest with a loaded model"),
+        pytest.param(44, 72, Verdict.UNKNOWN, id="an L4 under load"),
+        pytest.param(690, None, Verdict.IDLE, id="the rated power is unknown"),
+        pytest.param(None, 700, Verdict.IDLE, id="the power is unknown"),
+    ],
+)
+def test_power_above_rest_contradicts_a_utilization_of_0(
+    drawn: float | None, rated: float | None, verdict: Verdict
+) -> None:
+    found = judge(instance(), week(IDLE, h20=IDLE._replace(watts_max=drawn)), WINDOWS, gpus=2, watts=rated)
+    assert (found.verdict, found.idle_hours) == (verdict, 168 if verdict is Verdict.IDLE else 167)
+    if verdict is Verdict.UNKNOWN:
+        assert found.reason is VerdictReason.METRICS_CONTRADICT
+
+
+def test_a_store_that_sees_no_work_does_not_remove_a_contradiction() -> None:
+    known = judge(instance(), week(IDLE._replace(watts_max=690)), WINDOWS, gpus=2, watts=700)
+    quiet = UseVerdict(verdict=Verdict.IDLE, reason=VerdictReason.GPU_IDLE, idle_hours=24, measured_hours=24)
+    assert combine(known, quiet) == known
+
+
+def test_samples_of_ten_seconds_must_cover_the_hour_too() -> None:
+    dense = IDLE._replace(samples=360)
+    found = judge(instance(), week(dense, h1=dense._replace(samples=54)), WINDOWS, gpus=2, watts=72)
+    assert (found.verdict, found.reason) == (Verdict.UNKNOWN, VerdictReason.METRIC_INCOMPLETE), "only 9 minutes"
+    assert judge(instance(), week(dense, h1=dense._replace(samples=324)), WINDOWS, gpus=2, watts=72).verdict is (
+        Verdict.IDLE
+    )
 
 
 def test_a_type_that_is_not_in_the_catalogue_is_never_idle() -> None:
