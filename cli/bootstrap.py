@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.errors import AppError
+from app.stated_names import check_environment, check_project, check_region
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from gpufleet.clouds.foundation import BootstrapStep
@@ -62,7 +63,12 @@ def bootstrap(
 
     Run it once, before the first `pulumi up`. It keeps what exists. Exit code 3: something is missing.
     """
-    begin = secret_names_begin(Cloud.AWS if project is None else Cloud.GCP, environment)
+    cloud = Cloud.AWS if project is None else Cloud.GCP
+    check_environment(environment)
+    check_region(cloud, region)
+    if project is not None:
+        check_project(project)
+    begin = secret_names_begin(cloud, environment)
     if order_key is not None and not order_key.startswith(begin):
         raise AppError(f"--order-key {order_key}: the names of this environment's secrets begin with {begin}")
     if shared_project and project is None:
@@ -75,7 +81,7 @@ def bootstrap(
         missing = _make(plan.steps, apply=apply)
         public = plan.public_key()
     except CloudError as error:
-        raise AppError(f"{error}; what was created is kept, and the next run continues from there") from error
+        raise AppError(f"{error}{_remedy(error, apply=apply)}") from error
     if as_json:
         print_json({"version": 1, "missing": missing, **_values_for_settings(plan, public)})
     else:
@@ -84,6 +90,14 @@ def bootstrap(
     if missing:
         STDERR.print(f"{missing} missing; run the command again with --apply to create them")
         raise typer.Exit(Exit.FOUND)
+
+
+def _remedy(error: CloudError, *, apply: bool) -> str:
+    from gpufleet.clouds.aws.calls import LOGIN, NOT_LOGGED_IN
+
+    login = f"; {LOGIN}" if error.code in NOT_LOGGED_IN else ""
+    kept = "; what was created is kept, and the next run continues from there" if apply else ""
+    return f"{login}{kept}"
 
 
 def _make(steps: Iterator[BootstrapStep], *, apply: bool) -> int:

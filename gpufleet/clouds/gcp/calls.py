@@ -1,8 +1,9 @@
 """Compute Engine API calls. Reads all pages, counts calls, waits for operations, translates errors to CloudError."""
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from google.api_core.client_options import ClientOptions
 from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError, RetryError, ServiceUnavailable
@@ -29,6 +30,8 @@ OPERATION_LIMIT_S: Final = 300.0
 """Time limit for an operation to finish."""
 PAUSE_S: Final = 1.0
 """Minimum time between two wait calls. Under load, Google responds to a wait call immediately."""
+_REQUEST: Final = re.compile(r"^[A-Z]+ https?://\S+: ")
+"""The request that Google's client puts before the reason of a refusal."""
 _NO_ANSWER: Final = (json_format.Error, UnicodeError)
 """Exceptions of the client for an incomplete or invalid response. GoogleAPICallError does not include them."""
 CLIENTS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -147,7 +150,9 @@ class GoogleCalls:
         try:
             return call()
         except GoogleAPICallError as error:
-            raise CloudError(f"{name} in {self.project} was refused: {error.message}", _code(error)) from error
+            code, message = _code(error), cast(str, error.message)
+            reason = f"{code or type(error).__name__}: {_REQUEST.sub('', message)}"
+            raise CloudError(f"{name} in {self.project} failed: {reason}", code) from error
         except GoogleAuthError as error:
             raise CloudError(f"{name} in {self.project} failed: {error}", type(error).__name__) from error
         except (RetryError, OSError, *_NO_ANSWER) as error:

@@ -35,17 +35,23 @@ def default_project() -> str | None:
     named = os.environ.get("GOOGLE_CLOUD_PROJECT") or None
     if os.environ.get(ENDPOINT):
         return named
-    where = os.environ.get("CLOUDSDK_CONFIG") or str(Path.home() / ".config" / "gcloud")
-    has_file = (
-        os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-        or (Path(where) / "application_default_credentials.json").is_file()
-    )
-    if not (has_file or os.environ.get("GCE_METADATA_HOST") or _is_google_machine()):
+    if not has_login():
         return None
     try:
         return named or cast(Any, google.auth).default()[1]
     except GoogleAuthError:
         return named  # the scan names the failure
+
+
+def has_login() -> bool:
+    """Whether there are default credentials: a file of the user, or those of a machine of Google."""
+    where = os.environ.get("CLOUDSDK_CONFIG") or str(Path.home() / ".config" / "gcloud")
+    return bool(
+        os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        or (Path(where) / "application_default_credentials.json").is_file()
+        or os.environ.get("GCE_METADATA_HOST")
+        or _is_google_machine()
+    )
 
 
 def _is_google_machine() -> bool:

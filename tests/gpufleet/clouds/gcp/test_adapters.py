@@ -355,6 +355,6 @@ def test_a_recreated_instance_has_its_own_end(google: Google) -> None:
 
 def test_an_error_has_the_call_the_project_and_googles_message(google: Google) -> None:
     calls = GoogleCalls(PROJECT)
-    with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} was refused: .*missing.* not found"):
+    with pytest.raises(CloudError, match=f"compute:instances.get in {PROJECT} failed: [^:]+: .*missing.* not found"):
         calls.one("instances", "get", zone=ZONE, instance="missing")
     assert calls.counts == {"compute:instances.get": 1}
