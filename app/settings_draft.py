@@ -1,8 +1,8 @@
 """Drafts the settings file of an environment from a scan and a few answers. It lists what is left to decide."""
 
-import json
 import math
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from app.errors import AppError, ErrorCode
+from app.stated_names import check_account, check_environment, check_project, check_region
 from gpufleet.domain import catalogue, money
 from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.model import CapacityType, Cloud
@@ -32,7 +33,6 @@ BUDGET_MARGIN: Final = Decimal("1.1")
 REVIEW_AFTER: Final = timedelta(days=90)
 """When operators review a reservation without an end."""
 PLACEHOLDER: Final = {"name": "model-1", "source": "hf://ORGANISATION/MODEL", "weights_gib": 1.0}
-_EXPECTED: Final = "--from: expected the output of `gpufleet scan --json`"
 LONGEST_POOL: Final = 20
 """Most characters of the name of a pool."""
 _HIDDEN: Final = re.compile(r"account(-\d+)?")
@@ -54,7 +54,7 @@ class Answers:
     machine_types: tuple[str, ...] = ()
     """For one pool, if there is no scan."""
     model: str | None = None
-    """Source of the model of all pools, as hf://ORGANISATION/MODEL."""
+    """Source of the model of all pools, such as hf://ORGANISATION/MODEL."""
     weights_gib: float | None = None
     owner: str | None = None
 
@@ -75,49 +75,51 @@ class _PoolDraft:
     machine_type: str
     zones: set[str] = field(default_factory=set[str])
     counts: dict[CapacityType, int] = field(default_factory=lambda: defaultdict[CapacityType, int](int))
+    reservations: Sequence[Mapping[str, Any]] = ()
 
     @property
     def count(self) -> int:
         return sum(self.counts.values())
 
-
-def read_scan(text: str) -> Mapping[str, Any]:
-    """Parse the JSON document of `gpufleet scan --json`. Raises AppError."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise AppError(f"{_EXPECTED}: {error}", ErrorCode.WRONG_USE) from error
-    if not is_map(found) or not is_list(found.get("instances")):
-        raise AppError(f"{_EXPECTED}: it has no list of instances", ErrorCode.WRONG_USE)
-    return found
+    @property
+    def most(self) -> int:
+        """Its `max`: as many instances as run or are reserved."""
+        return max(1, self.count, sum(one["total"] for one in self.reservations))
 
 
 def draft(answers: Answers, scan: Mapping[str, Any] | None, now: datetime) -> SettingsDraft:
     """Return the settings file. Raises AppError for a place that the scan does not contain and nothing states."""
+    check_environment(answers.environment, "--environment")
+    if answers.weights_gib is not None and answers.model is None:
+        raise AppError("--weights-gib: name the model, too, with --model", ErrorCode.WRONG_USE)
     place = _place(answers, scan)
     cloud, account, region = place
     instances = [] if scan is None else [one for one in scan["instances"] if _is_here(one, place)]
     decide = list(_of_scan(instances))
     pools = list(_pools([one for one in instances if one["use"] not in ("idle", "stopped")], answers))
-    if not pools:
-        pools = [_stated_pool(answers, region)]
+    if pools and answers.machine_types:
+        raise AppError(
+            "--machine-type: the scan has instances in use, whose types the pools get; omit --machine-type or --from",
+            ErrorCode.WRONG_USE,
+        )
+    pools = pools or [_stated_pool(answers, region)]
+    reserved = _reservations(scan, place)
+    for pool in pools:
+        pool.reservations = reserved.pop(pool.machine_type, ())
     config = _example(cloud, account, region, answers.environment)
     fleet: dict[str, Any] = config["config"][KEY]
     zones = sorted({zone for pool in pools for zone in pool.zones} | set(answers.zones))
     fleet["zones"] = zones or fleet["zones"]
     model = _model(answers)
     fleet["models"] = [model]
-    reserved = _reservations(scan, place)
     review = f"{now + REVIEW_AFTER:%Y-%m-%d}"
     template = fleet["pools"][0]
-    fleet["pools"] = [
-        _pool(template, pool, model["name"], reserved.get(pool.machine_type, ()), review) for pool in pools
-    ]
+    fleet["pools"] = [_pool(template, pool, model["name"], review) for pool in pools]
     types = sorted({pool.machine_type for pool in pools})
     fleet["policies"]["machine_types"] = types
     prices, unknown = _prices(types, cloud, region, instances, now)
     fleet["prices"] = [*prices, *(one for one in fleet["prices"] if not _is_machine(one["sku"], cloud))]
-    hourly = sum((_highest(pool.machine_type, prices, cloud, region) * _most(pool) for pool in pools), Decimal(0))
+    hourly = sum((_highest(pool.machine_type, prices, cloud, region) * pool.most for pool in pools), Decimal(0))
     hourly *= BUDGET_MARGIN
     fleet["budget"] = {
         "usd_per_month": str(math.ceil(hourly * money.HOURS_PER_MONTH)),
@@ -143,11 +145,15 @@ def _place(answers: Answers, scan: Mapping[str, Any] | None) -> tuple[Cloud, str
         wanted = " ".join(filter(None, (answers.cloud, answers.account, answers.region)))
         where = f" in {wanted}, only in {', '.join(places)}" if places else ""
         raise AppError(
-            f"--from: the scan has no GPU instances{where}: leave --from out, and state --machine-type, --account"
-            " and --region",
+            f"--from: the scan has no GPU instances{where}: omit --from, and state --machine-type, --account and"
+            " --region",
             ErrorCode.WRONG_USE,
         )
     cloud = answers.cloud or Cloud.AWS
+    if answers.account is not None:
+        (check_account if cloud is Cloud.AWS else check_project)(answers.account, "--account")
+    if answers.region is not None:
+        check_region(cloud, answers.region)
     account, region, _ = _EXAMPLES[cloud]
     return cloud, answers.account or account, answers.region or region
 
@@ -190,7 +196,8 @@ def _pools(instances: Sequence[Mapping[str, Any]], answers: Answers) -> Iterator
 
 def _slug(text: str, kind: str = "team", most: int = 24) -> str:
     """A valid name, which begins with a letter."""
-    name = _NAME.sub("-", text.lower()).strip("-")
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = _NAME.sub("-", plain.lower()).strip("-")
     name = f"{kind}-{name}" if name[:1].isdigit() else name
     return name[:most].strip("-") or kind
 
@@ -198,8 +205,15 @@ def _slug(text: str, kind: str = "team", most: int = 24) -> str:
 def _stated_pool(answers: Answers, region: str) -> _PoolDraft:
     if not answers.machine_types:
         raise AppError("state --machine-type, or --from with a scan that has instances in use", ErrorCode.WRONG_USE)
+    machine_type, *others = answers.machine_types
+    if others:
+        raise AppError(
+            f"--machine-type: expected one, for the one pool; got {', '.join(answers.machine_types)}",
+            ErrorCode.WRONG_USE,
+        )
     zones = set(answers.zones) or {f"{region}a" if answers.cloud is not Cloud.GCP else f"{region}-a"}
-    pool = _PoolDraft(name="chat", owner=answers.owner or "team", machine_type=answers.machine_types[0], zones=zones)
+    owner = _slug(answers.owner or "team")
+    pool = _PoolDraft(name="chat", owner=owner, machine_type=machine_type, zones=zones)
     pool.counts[CapacityType.SPOT] = 1
     return pool
 
@@ -208,8 +222,8 @@ def _example(cloud: Cloud, account: str, region: str, environment: str) -> dict[
     """The shipped example of a development environment, with this account, region and environment."""
     text = resources.files("stacks").joinpath(f"config/Pulumi.{cloud}-dev.yaml").read_text("utf-8")
     old_account, old_region, _ = _EXAMPLES[cloud]
-    text = text.replace(old_account, account).replace(old_region, region)
-    config = yaml.safe_load(text)
+    # after parsing: a name may have a meaning in YAML
+    config = _replaced(yaml.safe_load(text), {old_account: account, old_region: region})
     fleet: dict[str, Any] = config["config"][KEY]
     fleet["environment"], fleet["account"] = environment, account
     fleet["bucket"]["name"] = f"{account}-gpu-fleet-{environment}"
@@ -219,6 +233,17 @@ def _example(cloud: Cloud, account: str, region: str, environment: str) -> dict[
     return config
 
 
+def _replaced(value: Any, names: Mapping[str, str]) -> Any:
+    """The value with other names in its texts."""
+    if isinstance(value, str):
+        for old, new in names.items():
+            value = value.replace(old, new)
+        return value
+    if is_map(value):
+        return {key: _replaced(one, names) for key, one in value.items()}
+    return [_replaced(one, names) for one in value] if is_list(value) else value
+
+
 def _model(answers: Answers) -> dict[str, Any]:
     if answers.model is None:
         return dict(PLACEHOLDER)
@@ -226,29 +251,27 @@ def _model(answers: Answers) -> dict[str, Any]:
     return {"name": _slug(answers.model.rsplit("/", 1)[-1], "model"), "source": answers.model, "weights_gib": weights}
 
 
-def _reservations(scan: Mapping[str, Any] | None, place: tuple[Cloud, str, str]) -> Mapping[str, Sequence[Any]]:
+def _reservations(scan: Mapping[str, Any] | None, place: tuple[Cloud, str, str]) -> dict[str, list[Any]]:
     """Existing reservations of the region, by machine type."""
     found: dict[str, list[Any]] = defaultdict(list)
     for one in () if scan is None else scan.get("capacity", ()):
-        if _is_here(one, place) and one["kind"] in ("capacity reservation", "reservation"):
+        if _is_here(one, place) and one["kind"] in ("capacity reservation", "reservation") and one["total"]:
             found[one["machine_type"]].append(one)
     return found
 
 
-def _pool(
-    example: Mapping[str, Any], pool: _PoolDraft, model: str, reservations: Sequence[Mapping[str, Any]], review: str
-) -> dict[str, Any]:
+def _pool(example: Mapping[str, Any], pool: _PoolDraft, model: str, review: str) -> dict[str, Any]:
     capacity: dict[str, Any] = {}
-    if reservations:
+    if pool.reservations:
         capacity["reserved"] = [
             {"zone": one["place"], "machine_type": one["machine_type"], "count": one["total"]}
             | {"existing": one["id"], "review_by": review}
-            for one in reservations
+            for one in pool.reservations
         ]
-        pool.zones |= {one["place"] for one in reservations}
+        pool.zones |= {one["place"] for one in pool.reservations}
     # spot with on-demand as the fallback; a pool that ran on-demand only keeps its size on on-demand
     capacity["spot"] = {"zones": sorted(pool.zones), "machine_types": [pool.machine_type]}
-    capacity["on_demand"] = {"max": _most(pool), "machine_types": [pool.machine_type]}
+    capacity["on_demand"] = {"max": pool.most, "machine_types": [pool.machine_type]}
     return {
         **example,
         "name": pool.name,
@@ -256,14 +279,10 @@ def _pool(
         "owner": pool.owner,
         "target": pool.count,
         "min": 0,
-        "max": _most(pool),
+        "max": pool.most,
         "capacity": capacity,
         "watchdogs": {"idle": {"window": "30m", "grace": "10m"}, "spot": {"fallback_after": "60s", "hold": "15m"}},
     }
-
-
-def _most(pool: _PoolDraft) -> int:
-    return max(1, pool.count)
 
 
 def _is_machine(sku: str, cloud: Cloud) -> bool:
@@ -340,7 +359,7 @@ def _left(answers: Answers, fleet: Mapping[str, Any], unknown: Sequence[str]) ->
         yield "`review_by` of each reservation, or `ends`"
     yield "`budget`, `notify` and `control.client_networks`"
     yield "prices that are marked `unverified`"
-    yield from (f"`prices`: no price of {sku} is known" for sku in unknown)
+    yield from (f"`prices`: no price for {sku} is known" for sku in unknown)
 
 
 def _render(config: Mapping[str, Any], decide: Sequence[str]) -> str:

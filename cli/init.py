@@ -1,5 +1,6 @@
 """`gpufleet init`: drafts the settings file of an environment."""
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +8,8 @@ from typing import Annotated
 import typer
 
 from app.errors import AppError, ErrorCode
-from app.settings_draft import Answers, check_types, draft, read_scan
+from app.scan_document import read_scan
+from app.settings_draft import Answers, check_types, draft
 from cli.files import write_text
 from cli.options import JsonOption
 from cli.output import STDOUT, Exit, print_json
@@ -21,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(  # noqa: PLR0913, PLR0917 - options
-    environment: Annotated[str, typer.Option("--environment", help="Name of the environment, as dev.")] = "dev",
+    environment: Annotated[str, typer.Option("--environment", help="Name of the environment, such as dev.")] = "dev",
     scan: Annotated[
         Path | None, typer.Option("--from", help="Output of `gpufleet scan --json`. Its instances become pools.")
     ] = None,
@@ -38,7 +40,7 @@ def init(  # noqa: PLR0913, PLR0917 - options
         typer.Option("--machine-type", metavar="TYPE", help="Machine type of the one pool, without a scan."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="Source of the model, as hf://ORGANISATION/MODEL.")
+        str | None, typer.Option("--model", help="Source of the model, such as hf://ORGANISATION/MODEL.")
     ] = None,
     weights_gib: Annotated[
         float | None, typer.Option("--weights-gib", min=0.001, help="Size of the model's weights in GiB.")
@@ -67,7 +69,9 @@ def init(  # noqa: PLR0913, PLR0917 - options
     )
     check_types(answers)
     found = draft(answers, None if scan is None else read_scan(_text(scan)), datetime.now(UTC))
-    path = out or Path(found.name)
+    path = Path(found.name) if out is None else out
+    if path.is_dir():
+        raise AppError(f"--out: {path} is a folder; name a file in it", ErrorCode.WRONG_USE)
     if path.exists() and not force:
         raise AppError(f"{path} exists: choose another --out, or replace it with --force", ErrorCode.WRONG_USE)
     write_text(found.text, path)
@@ -81,13 +85,13 @@ def init(  # noqa: PLR0913, PLR0917 - options
             STDOUT.print(f" - {one}", highlight=False, soft_wrap=True)
         for problem in problems:
             STDOUT.print(f" - {problem}", highlight=False, soft_wrap=True)
-        STDOUT.print(f"Then: gpufleet settings check {path}", highlight=False, soft_wrap=True)
+        STDOUT.print(f"Then: gpufleet settings check {shlex.quote(str(path))}", highlight=False, soft_wrap=True)
     if problems:
         raise typer.Exit(Exit.FOUND)
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise AppError(f"--from: {path}: {error}", ErrorCode.WRONG_USE) from error

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from app.errors import AppError
+from app.errors import AppError, ErrorCode
 from app.settings_draft import Answers, draft
 from cli.commands import build
 from cli.settings import problems_of
@@ -125,7 +125,7 @@ def test_without_a_scan_answers_make_one_pool(tmp_path: Path) -> None:
         pytest.param(
             {"instances": []},
             [],
-            "the scan has no GPU instances: leave --from out, and state --machine-type",
+            "the scan has no GPU instances: omit --from, and state --machine-type",
             id="an empty scan",
         ),
         pytest.param(
@@ -147,6 +147,138 @@ def test_missing_answers_are_named(
 ) -> None:
     with pytest.raises(AppError, match=message):
         init(tmp_path, scan, *options)
+
+
+def refusal(folder: Path, *options: str) -> AppError:
+    """The error of a command that writes nothing."""
+    before = sorted(folder.iterdir())
+    done = CliRunner().invoke(build("init"), ["init", *options])
+    assert isinstance(done.exception, AppError), done
+    assert sorted(folder.iterdir()) == before
+    return done.exception
+
+
+@pytest.mark.parametrize(
+    ("scan", "message"),
+    [
+        pytest.param({"instances": [{}]}, "instances.0.cloud is missing", id="nothing"),
+        pytest.param({"instances": [None]}, "instances.0 must be an object; got null", id="null"),
+        pytest.param(
+            {"instances": [instance(cloud="azure")]},
+            'instances.0.cloud must be aws or gcp; got "azure"',
+            id="another cloud",
+        ),
+        pytest.param(
+            {"instances": [instance(), instance(usd_per_hour="abc")]},
+            'instances.1.usd_per_hour must be an amount in USD as text, or null; got "abc"',
+            id="no amount",
+        ),
+        pytest.param({"instances": [instance(usd_per_hour="NaN")]}, 'or null; got "NaN"', id="not a number"),
+        pytest.param({"instances": [instance(usd_per_hour="1e999999")]}, 'or null; got "1e999999"', id="too much"),
+        pytest.param({"instances": [instance(spot_usd_per_hour=0.3)]}, "or null; got 0.3", id="a number as price"),
+        pytest.param(
+            {"instances": [instance(owner=7)]}, "instances.0.owner must be a text or null; got 7", id="owner"
+        ),
+        pytest.param({"instances": [instance(zone=None)]}, "instances.0.zone must be a text; got null", id="zone"),
+        pytest.param(
+            {"instances": [instance(capacity_type="weird")]},
+            'instances.0.capacity_type must be reserved or spot or on-demand or flex-start; got "weird"',
+            id="capacity type",
+        ),
+        pytest.param(
+            {"instances": [instance()], "capacity": None}, "capacity must be a list; got null", id="no capacity"
+        ),
+        pytest.param(
+            {"instances": [instance()], "capacity": [{}]}, "capacity.0.cloud is missing", id="empty capacity"
+        ),
+        pytest.param(
+            {"instances": [instance()], "capacity": [{**SCAN["capacity"][0], "total": "4"}]},
+            'capacity.0.total must be a whole number; got "4"',
+            id="number of a reservation",
+        ),
+        pytest.param({"instances": ["x" * 500]}, 'instances.0 must be an object; got "xxx', id="long value"),
+    ],
+)
+def test_a_file_with_a_foreign_document_is_refused_with_the_place_and_the_value(
+    tmp_path: Path, scan: Mapping[str, Any], message: str
+) -> None:
+    source = tmp_path / "scan.json"
+    source.write_text(json.dumps(scan))
+    error = refusal(tmp_path, "--from", str(source), "--out", str(tmp_path / "out.yaml"))
+    assert error.code is ErrorCode.WRONG_USE and len(str(error)) < 250
+    assert str(error).startswith("--from: expected the output of `gpufleet scan --json`: ") and message in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(
+            ["--account", "a: b"], "--account: expected an AWS account id of 12 digits; got 'a: b'", id="YAML"
+        ),
+        pytest.param(["--account", "{"], "--account: expected an AWS account id", id="half a map"),
+        pytest.param(["--account", '"x'], "--account: expected an AWS account id", id="half a text"),
+        pytest.param(["--region", "["], "--region: '[' is not a known region of aws", id="half a list"),
+        pytest.param(["--region", "us-est-1"], "did you mean us-west-1 or us-east-1", id="typo"),
+        pytest.param(
+            ["--cloud", "gcp", "--account", "Acme Research"],
+            "--account: expected the id of a Google Cloud project, as `gcloud projects list` shows it",
+            id="project",
+        ),
+        pytest.param(["--environment", "../../evil"], "--environment: expected at most 16 lowercase", id="a path"),
+        pytest.param(["--environment", ""], "--environment: expected at most 16 lowercase", id="no environment"),
+        pytest.param(
+            ["--machine-type", "g5.xlarge"], "--machine-type: expected one, for the one pool", id="second type"
+        ),
+        pytest.param(["--weights-gib", "5"], "--weights-gib: name the model, too", id="weights without a model"),
+    ],
+)
+def test_names_that_cannot_exist_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    types = ["--machine-type", "g2-standard-8" if "gcp" in options else "g6.xlarge"]
+    error = refusal(tmp_path, *types, *options, "--out", str(tmp_path / "out.yaml"))
+    assert error.code is ErrorCode.WRONG_USE and message in str(error)
+
+
+def test_a_machine_type_next_to_a_scan_with_instances_in_use_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "scan.json"
+    source.write_text(json.dumps(SCAN))
+    error = refusal(
+        tmp_path, "--from", str(source), "--machine-type", "g5.xlarge", "--out", str(tmp_path / "out.yaml")
+    )
+    assert str(error).endswith("omit --machine-type or --from")
+    idle = {"instances": [instance(use="idle")]}
+    fleet, _ = init(tmp_path, idle, "--machine-type", "g6.xlarge")
+    assert [pool["name"] for pool in fleet["pools"]] == ["chat"], "nothing is in use: the type is that of the pool"
+
+
+@pytest.mark.parametrize("out", ["", ".", "/"])
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "force"])
+def test_a_folder_is_refused_as_the_file_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, force: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refusal(tmp_path, "--machine-type", "g6.xlarge", "--out", out, *force)
+    assert str(error) == f"--out: {out or '.'} is a folder; name a file in it"
+
+
+def test_a_pool_holds_all_instances_of_its_reservations(tmp_path: Path) -> None:
+    held = {**SCAN["capacity"][0], "total": 4}
+    fleet, _ = init(tmp_path, {"instances": [instance()], "capacity": [held]})
+    (pool,) = fleet["pools"]
+    assert (pool["target"], pool["max"]) == (1, 4)
+
+
+def test_a_reservation_belongs_to_one_pool(tmp_path: Path) -> None:
+    instances = [instance(owner="ml"), instance(owner="web", id="i-2")]
+    fleet, _ = init(tmp_path, {"instances": instances, "capacity": SCAN["capacity"]})
+    assert ["reserved" in pool["capacity"] for pool in fleet["pools"]] == [True, False]
+
+
+def test_an_owner_means_the_same_with_and_without_a_scan(tmp_path: Path) -> None:
+    owners: list[str] = []
+    for scan, types in ((SCAN, []), (None, ["--machine-type", "g6.xlarge"])):
+        fleet, _ = init(tmp_path, scan, *types, "--owner", "Ünïcode Team", "--force")
+        owners.append(fleet["pools"][0]["owner"])
+    assert owners == ["unicode-team", "unicode-team"]
 
 
 @pytest.mark.parametrize(
