@@ -12,7 +12,8 @@ from gpufleet.settings import KEY
 
 
 def with_adopted(text: str, pool: str, key: str, group: str) -> str:
-    """Return the text of a settings file in which a pool adopts a group. Comments and all other settings stay.
+    """Return the text of a settings file in which a pool adopts a group. Comments, line ends and all other settings
+    stay.
 
     Raises AppError if the file has a form that cannot be changed in place.
     """
@@ -43,7 +44,8 @@ def with_adopted(text: str, pool: str, key: str, group: str) -> str:
         end = text.find("\n", value.end_mark.index)
         if not isinstance(value, yaml.ScalarNode) or end < 0:
             raise by_hand
-        changed = f"{text[: end + 1]}{' ' * first.start_mark.column}adopt: {shown}\n{text[end + 1 :]}"
+        end_of_line = "\r\n" if text[end - 1] == "\r" else "\n"
+        changed = f"{text[: end + 1]}{' ' * first.start_mark.column}adopt: {shown}{end_of_line}{text[end + 1 :]}"
     if not _differs_only(text, changed, pool, adopted):
         raise by_hand
     return changed

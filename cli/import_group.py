@@ -1,9 +1,12 @@
 """`gpufleet import`: adopts an existing group into a pool."""
 
+import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +17,7 @@ from cli.files import write_json, write_text
 from cli.options import JsonOption
 from cli.output import STDOUT, Exit, print_json
 from cli.settings import PREFIX, read_config
-from gpufleet.clouds.aws.calls import NO_CREDENTIALS, NOT_ALLOWED, AwsCalls
+from gpufleet.clouds.aws.calls import LOGIN, NOT_ALLOWED, NOT_LOGGED_IN, AwsCalls
 from gpufleet.clouds.aws.existing_groups import ACTIONS, AwsExistingGroups
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.model import Cloud
@@ -28,10 +31,10 @@ def register(app: typer.Typer) -> None:
     app.command("import")(import_group)
 
 
-def import_group(
+def import_group(  # noqa: PLR0913, PLR0917 - options
     group: Annotated[str, typer.Option("--group", help="Name of the existing Auto Scaling group.")],
     pool: Annotated[str, typer.Option("--pool", help="Pool of the settings that takes it over.")],
-    settings: Annotated[Path, typer.Option("--settings", help="Settings file, as Pulumi.aws-prod.yaml.")],
+    settings: Annotated[Path, typer.Option("--settings", help="Settings file, such as Pulumi.aws-prod.yaml.")],
     write: Annotated[
         bool, typer.Option("--write", help="Write the setting `adopt`, and the file for `pulumi import`.")
     ] = False,
@@ -39,6 +42,7 @@ def import_group(
         Path | None,
         typer.Option("--import-file", help="File for `pulumi import`. Default: import-POOL-KEY.json here."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file for `pulumi import`.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what changes if a pool takes over an existing group, without replacing the group or an instance.
@@ -54,8 +58,12 @@ def import_group(
     place = out or Path(f"import-{pool}-{found.key}.json")
     if write and found.key is not None and not found.refusals:
         # the settings last: they make `pulumi up` expect the group
-        changed = adoption_files.with_adopted(settings.read_text("utf-8"), pool, found.key, group)
-        write_json(adoption_files.import_file(found), place)
+        with settings.open(encoding="utf-8", newline="") as file:  # keeps the line ends
+            text = file.read()
+        changed = adoption_files.with_adopted(text, pool, found.key, group)
+        document = adoption_files.import_file(found)
+        _check_free(place, document, force=force)
+        write_json(document, place)
         write_text(changed, settings)
     if as_json:
         print_json(asdict(found))
@@ -65,6 +73,20 @@ def import_group(
             _show_next(found, settings, place, written=write)
     if found.refusals:
         raise typer.Exit(Exit.FOUND)
+
+
+def _check_free(place: Path, document: Mapping[str, Any], *, force: bool) -> None:
+    """Raise AppError for a file with other content than the document, unless the user forces it."""
+    if force or not place.is_file():
+        return
+    try:
+        is_same = json.loads(place.read_text("utf-8")) == document
+    except (OSError, ValueError):
+        is_same = False
+    if not is_same:
+        raise AppError(
+            f"--import-file: {place} exists: choose another file, or replace it with --force", ErrorCode.WRONG_USE
+        )
 
 
 def _settings(path: Path) -> Settings:
@@ -83,8 +105,8 @@ def _compared(settings: Settings, pool: PoolSettings, group: str) -> Adoption:
     try:
         if (account := source.account()) != settings.account:
             raise AppError(
-                f"the credentials are of account {account}, and the settings state {settings.account}: use a profile"
-                " of that account (AWS_PROFILE)",
+                f"the credentials belong to account {account}, but the settings state {settings.account}: use a"
+                f" profile of account {settings.account} (AWS_PROFILE)",
                 ErrorCode.WRONG_USE,
             )
         existing = source.read(group)
@@ -95,8 +117,8 @@ def _compared(settings: Settings, pool: PoolSettings, group: str) -> Adoption:
 
 
 def _remedy(error: CloudError) -> str:
-    if error.code == NO_CREDENTIALS:
-        return "; log in (`aws sso login`), or name a profile (AWS_PROFILE)"
+    if error.code in NOT_LOGGED_IN:
+        return f"; {LOGIN}"
     return f"; the command needs {', '.join(ACTIONS)}" if error.code in NOT_ALLOWED else ""
 
 
@@ -106,7 +128,7 @@ def _show(found: Adoption) -> None:
         for one in found.refusals:
             _print(f"  {one.code}: {one.detail}; {one.remedy}")
         return
-    _print(f"{found.group} becomes the group {found.key} of pool {found.pool}. `pulumi up` changes of it:")
+    _print(f"{found.group} becomes the group {found.key} of pool {found.pool}. `pulumi up` then changes:")
     width = max(len(one.field) for one in found.changes)
     for one in found.changes:
         _print(f"  {one.field.ljust(width)}  {one.before} -> {one.after}")
@@ -120,9 +142,10 @@ def _show_next(found: Adoption, settings: Path, place: Path, *, written: bool) -
     if not written:
         _print("Nothing is written. --write writes the setting and the file for `pulumi import`.")
         return
-    stack = settings.stem.removeprefix(PREFIX)
+    stack = shlex.quote(settings.stem.removeprefix(PREFIX))
+    file = shlex.quote(str(place))
     _print(f"Wrote `adopt` of pool {found.pool} into {settings}, and {place}. Then:")
-    _print(f"  pulumi import --file {place} --stack {stack} --protect=false --generate-code=false")
+    _print(f"  pulumi import --file {file} --stack {stack} --protect=false --generate-code=false")
     _print(f"  pulumi preview --diff --stack {stack}    # an update of the group, no replacement")
     _print(f"  pulumi up --stack {stack}")
     _print(f"  gpufleet pause {found.pool} --until-resumed --reason adoption    # on the control host")

@@ -48,9 +48,8 @@ def check(files: Files, as_json: JsonOption = False) -> None:
         print_json({path: [asdict(problem) for problem in problems] for path, problems in found.items()})
     else:
         for path, problems in found.items():
-            STDOUT.print(
-                f"{path}: {f'{len(problems)} errors' if problems else 'valid'}", highlight=False, markup=False
-            )
+            count = f"{len(problems)} error{'s' * (len(problems) != 1)}"
+            STDOUT.print(f"{path}: {count if problems else 'valid'}", highlight=False, soft_wrap=True)
             for problem in problems:
                 STDOUT.print(f"  {problem}", highlight=False, markup=False, soft_wrap=True)
             for line in () if problems else settings_slices.notes(Path(path)):

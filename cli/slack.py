@@ -65,7 +65,8 @@ def retry(fleet: FleetOption = None) -> None:
     for document in load(fleet):
         with ledgers.ledger_errors(document):
             count = retry_refused(open_engine(document), datetime.now(UTC))
-        STDOUT.print(f"{document.environment}: {count} refused messages queued again", highlight=False, markup=False)
+        what = f"{count} refused message{'s' * (count != 1)} queued again"
+        STDOUT.print(f"{document.environment}: {what}", highlight=False, markup=False)
 
 
 def listen_if_set(documents: Sequence[FleetDocument]) -> Callable[[], None]:

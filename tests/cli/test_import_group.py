@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,43 @@ def test_write_adds_the_setting_and_the_import_file(tmp_path: Path, monkeypatch:
     assert problems_of(path) == problems
 
 
+def test_write_keeps_the_mode_and_the_line_ends_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    path = of_aws(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    path.chmod(0o600)
+    lines = path.read_bytes().count(b"\r\n")
+    assert run(path, "--write").exit_code == 0
+    assert path.read_bytes().count(b"\r\n") == path.read_bytes().count(b"\n") == lines + 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_another_file_is_replaced_only_with_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch)
+    path, place = of_aws(tmp_path), tmp_path / "my file.json"
+    place.write_text("precious")
+    before = path.read_text()
+    found = run(path, "--write", "--import-file", str(place))
+    assert isinstance(found.exception, AppError) and "exists: choose another file, or" in str(found.exception)
+    assert (place.read_text(), path.read_text()) == ("precious", before)
+    found = run(path, "--write", "--import-file", str(place), "--force")
+    assert found.exit_code == 0 and json.loads(place.read_text())["resources"]
+    assert f"pulumi import --file '{place}' --stack" in found.stdout
+
+
+def test_a_folder_is_refused_as_import_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    path = of_aws(tmp_path)
+    before = path.read_text()
+    error = run(path, "--write", "--import-file", ".").exception
+    assert isinstance(error, AppError) and str(error) == ". is a folder; name a file in it"
+    assert path.read_text() == before
+
+
 def test_refused_group_is_named_with_each_code_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +173,7 @@ def test_credentials_of_another_account_are_refused(tmp_path: Path, monkeypatch:
     answers(monkeypatch, account="999999999999")
     error = run(of_aws(tmp_path)).exception
     assert isinstance(error, AppError)
-    assert "the credentials are of account 999999999999" in str(error)
+    assert "the credentials belong to account 999999999999" in str(error)
 
 
 def test_missing_credentials_are_an_error_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from importlib.metadata import version
@@ -105,7 +106,8 @@ def test_a_full_disk_under_stdout_is_one_line() -> None:
     [
         ("file/x", "Not a directory"),
         ("a" * 300, "File name too long"),
-        ("", "Is a directory"),
+        ("", "is a folder; name a file in it"),
+        ("/", "/ is a folder; name a file in it"),
         ("no/x", "No such file"),
     ],
 )
@@ -114,6 +116,23 @@ def test_unwritable_output_path_is_named(tmp_path: Path, name: str, why: str) ->
     with pytest.raises(AppError, match=why):
         write_text("text", tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), Path("..")):
+        with pytest.raises(AppError, match="is a folder; name a file in it"):
+            write_text("text", path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_replaced_file_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch(0o600)
+    link.symlink_to(file)
+    write_text("text", link)
+    assert link.is_symlink() and file.read_text() == "text"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:

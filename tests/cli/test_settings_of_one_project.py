@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cli.commands import build
 from cli.settings import problems_of
 from gpufleet.toolchain.folders import ROOT
 
@@ -60,3 +62,9 @@ def test_aws_has_no_shared_project(tmp_path: Path) -> None:
     text = (CONFIG / "Pulumi.aws-prod.yaml").read_text("utf-8")
     (problem,) = problems(written(tmp_path, "aws-prod", shared(text)))
     assert "only for Google Cloud" in problem
+
+
+def test_one_error_is_counted_as_one(tmp_path: Path) -> None:
+    settings = written(tmp_path, "gcp-prod", PROD.replace("    account:", "    shared_project: 3\n    account:", 1))
+    done = CliRunner().invoke(build("settings"), ["settings", "check", str(settings)])
+    assert done.stdout.startswith(f"{settings}: 1 error\n")

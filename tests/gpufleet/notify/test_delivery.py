@@ -172,7 +172,7 @@ def test_refused_message_is_sent_after_retry(ledger: Engine, sink: SlackSink, tm
     place = tmp_path / "fleet.json"
     place.write_text(json.dumps(a_document() | {"ledger_url": str(ledger.url)}))
     done = CliRunner().invoke(build("slack"), ["slack", "retry", "--fleet", str(place)])
-    assert (done.exit_code, done.output) == (0, "dev: 1 refused messages queued again\n")
+    assert (done.exit_code, done.output) == (0, "dev: 1 refused message queued again\n")
     later = Clock()
     later.time = datetime.now(UTC) + timedelta(minutes=1)
     run(ledger, bot(sink), later)
