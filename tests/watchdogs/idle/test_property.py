@@ -144,6 +144,8 @@ def of_type(machine_type: str, **values: Any) -> Fault:
 NAN = float("nan")
 WATTS = {"g6.12xlarge": 72.0, "large": 250.0, "not large": 249.0}
 """Rated, of one GPU, by machine type."""
+UNRATED = "g7.24xlarge"
+"""A machine type of the catalogue. The rated power of its GPU is not."""
 DECIDE = "decide itself"
 """No check of `judge`: the conditions that `decide.py` has of its own."""
 OURS = {"phase": Phase.DRAINING, "ready": False, "draining": True, "drain_by": DrainOwner.IDLE}
@@ -183,7 +185,8 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "a frozen proxy of the engine": (engine(pulse_changes=0.0), "engine_plausible"),
     "counters reset by a restart": (engine(started_age=3 * MINUTE), "engine_not_restarted"),
     "restarted, by a clock that is behind": (engine(restarts=1.0), "engine_not_restarted"),
-    "an unknown machine type": (machine(machine_type="x9.huge"), "gpu_reported"),
+    "an unknown machine type": (machine(machine_type="x9.huge"), "gpu_not_contradicted and gpu_reported"),
+    "a GPU without a known rated power": (machine(machine_type=UNRATED), "gpu_not_contradicted"),
     "three of four GPUs report": (gpu(gpus=3), "gpu_reported"),
     "three of four GPUs report their energy": (gpu(metered=3), "gpu_reported"),
     "number of GPUs with energy unknown": (gpu(metered=None), "gpu_reported"),
@@ -283,7 +286,7 @@ def observed(drafts: list[Draft]) -> IdleObservation:
         agents={i.id: AgentStatus(**d.agent) for i, d in zip(instances, drafts, strict=True) if d.agent is not None},
         pools={"chat": POOL},
         budget=BUDGET,
-        gpus_expected=dict.fromkeys(WATTS, 4),
+        gpus_expected=dict.fromkeys((*WATTS, UNRATED), 4),
         watts_rated=WATTS,
         kept_by={i.id: d.kept_by for i, d in zip(instances, drafts, strict=True) if d.kept_by is not None},
         rollouts=frozenset({"rolling"}),
