@@ -5,12 +5,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import httpx
 import yaml
 
+from gpufleet.clouds.clock_check import seconds_apart
 from gpufleet.clouds.deadlines import DeadlineTransport
 from gpufleet.clouds.plain_http import context_without_authorities
 from gpufleet.domain.activity import CloudError
@@ -19,8 +19,6 @@ from gpufleet.domain.parsed import is_map
 _TIMEOUT: Final = 30.0
 LONGEST_S: Final = 120.0
 """Time limit for one complete response, headers included. Much shorter than the lease of a run."""
-SKEW_LIMIT_S: Final = 60.0
-"""Maximum clock difference. With a larger one, old samples could be read as current ones."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 
@@ -124,14 +122,8 @@ class Prometheus:
 
     def _same_time(self, date: str | None, asked: datetime) -> None:
         """Raise CloudError if the clocks differ too much: old samples would then be read as current ones."""
-        try:
-            theirs = parsedate_to_datetime(date or "")
-        except ValueError:
-            return  # the response has no date
-        theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
-        # the server set the date at some moment between request and response
-        apart = max(asked - theirs, theirs - self._now()).total_seconds()
-        if apart > SKEW_LIMIT_S:
+        apart = seconds_apart(date, asked, self._now())
+        if apart is not None:
             raise CloudError(
                 f"Prometheus at {self._url} reports the time {date}, {apart:.0f} s from the time of this machine:"
                 " synchronize both with NTP"

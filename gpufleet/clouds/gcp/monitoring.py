@@ -7,7 +7,6 @@ their numeric id. Not tried on Google Cloud.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
 from google.auth.exceptions import GoogleAuthError
@@ -17,6 +16,7 @@ from requests.adapters import HTTPAdapter
 from requests.exceptions import RequestException
 from urllib3.util.retry import Retry
 
+from gpufleet.clouds.clock_check import seconds_apart
 from gpufleet.clouds.gcp.emulator import emulator
 from gpufleet.clouds.gcp.login import credentials, emulated
 from gpufleet.domain.activity import CloudError
@@ -33,8 +33,6 @@ _SCOPE: Final = "https://www.googleapis.com/auth/monitoring.read"
 _POINTS_PER_PAGE: Final = 100_000
 _TIMEOUT_S: Final = 30.0
 _HOUR: Final = timedelta(hours=1)
-SKEW_LIMIT_S: Final = 60.0
-"""Maximum clock difference. With a larger one, old hours would be read as the last ones."""
 _FIELDS: Final = ",".join(
     (
         "timeSeries(metric/labels,resource/labels,points(interval/endTime,value))",
@@ -117,14 +115,8 @@ class CloudMonitoring:
 
     def _check_clock(self, date: str | None, asked: datetime) -> None:
         """Raise CloudError if the clocks differ too much: a slow one asks for hours that are long past."""
-        try:
-            theirs = parsedate_to_datetime(date or "")
-        except ValueError:
-            return  # the answer has no date
-        theirs = theirs if theirs.tzinfo is not None else theirs.replace(tzinfo=UTC)
-        # the server set the date at some moment between request and answer
-        apart = max(asked - theirs, theirs - datetime.now(UTC)).total_seconds()
-        if apart > SKEW_LIMIT_S:
+        apart = seconds_apart(date, asked, datetime.now(UTC))
+        if apart is not None:
             raise CloudError(
                 f"{CALL} in {self._project}: this machine is {apart:.0f} s from Google's time ({date}):"
                 " synchronize the clock of this machine"

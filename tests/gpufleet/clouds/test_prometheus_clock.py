@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from gpufleet.clouds.prometheus import LONGEST_S, SKEW_LIMIT_S, Prometheus
+from gpufleet.clouds.clock_check import SKEW_LIMIT_S
+from gpufleet.clouds.prometheus import LONGEST_S, Prometheus
 from gpufleet.domain.activity import CloudError
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
