@@ -42,6 +42,8 @@ LIMIT_S: Final = 120
 PRIVATE: Final = ("AWS_", "GOOGLE_", "GPUFLEET_")
 """Beginnings of variables that commands of this script do not get."""
 HOUR: Final = timedelta(hours=1)
+HEIGHTS: Final = {"report": 1400, "console": 1500, "slack": 880}
+"""Of each picture, in pixels: to the end of the page, or of the first table of the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,12 +266,13 @@ def console_page(folder: Path, environment: Mapping[str, str], now: datetime) ->
 
 
 def take(chromium: str, folder: Path, address: str, picture: Path) -> None:
-    """Take a picture of a page. Raises CalledProcessError, TimeoutExpired."""
+    """Take a picture of a page, of the height in HEIGHTS. Raises CalledProcessError, TimeoutExpired."""
     subprocess.run(
         [
             chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
             "--no-proxy-server",
-            "--hide-scrollbars", f"--user-data-dir={folder}/profile", "--window-size=1100,760",
+            "--hide-scrollbars", f"--user-data-dir={folder}/profile",
+            f"--window-size=1100,{HEIGHTS[picture.stem]}",
             f"--screenshot={picture}", address,
         ],
         stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=True,

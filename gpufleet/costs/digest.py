@@ -156,7 +156,8 @@ def savings_lines(found: Savings) -> list[str]:
         f"    {render.dollars(usd, step)} USD  in pool {pool}" for pool, usd in sorted(found.spot_by_pool.items())
     ]
     stopped = f"{_least(found.unpriced_stops > 0)}{render.dollars(found.stopped, step)} USD"
-    lines.append(f"{stopped}  by ending {len(found.stops)} idle instances")
+    count = len(found.stops)
+    lines.append(f"{stopped}  by ending {count} idle instance{'' if count == 1 else 's'}")
     for one in found.stops[:MOST_ROWS]:
         ended = f"{one.stop.instance_id} ({one.stop.pool or 'no pool'})"
         saved = "unknown" if one.amount is None else f"{render.dollars(one.amount, step)} USD"

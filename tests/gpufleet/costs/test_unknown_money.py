@@ -146,7 +146,7 @@ def test_saving_of_a_terminated_instance_without_a_price_is_unknown(tmp_path: Pa
     assert [one.amount for one in found.savings.stops] == [None]
     assert found.savings.unpriced_stops == 1
     text = as_text(found)
-    assert "at least 0.00" in text.split("by ending 1 idle instances")[0].splitlines()[-1]
+    assert "at least 0.00" in text.split("by ending 1 idle instance")[0].splitlines()[-1]
     assert "unknown  i-1 (batch), counted until" in text
     saved = reports.digest_json(found)["savings"]
     assert (saved["stops"][0]["usd"], saved["stopped_at_least"]) == (None, True)

@@ -122,15 +122,17 @@ def _texts(block: object) -> list[str]:
 def page(messages: Sequence[Message]) -> str:
     """All messages as a page for people, newest first."""
     shown = "\n".join(_article(message) for message in reversed(messages))
+    count = f"{len(messages)} message{'' if len(messages) == 1 else 's'}"
     return (
         "<!doctype html><html lang=en><meta charset=utf-8><title>Slack sink</title>"
-        "<style>body{font:15px/1.45 system-ui;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#1d1c1d}"
+        "<style>body{font:15px/1.45 system-ui;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#1d1c1d}"
         "article{border:1px solid #ddd;border-radius:8px;padding:.7rem 1rem;margin:1rem 0}"
-        "h3{margin:.2rem 0}.meta,.context{color:#616061;font-size:13px}pre{background:#f6f6f6;padding:.5rem;"
-        "overflow-x:auto}.fields{display:grid;grid-template-columns:1fr 1fr;gap:.2rem 1rem}"
+        "h3{margin:.2rem 0}.meta,.context{color:#616061;font-size:13px}"
+        "pre{background:#f6f6f6;font-size:13px;padding:.5rem;overflow-x:auto}"
+        ".fields{display:grid;grid-template-columns:1fr 1fr;gap:.2rem 1rem}"
         "button{font:inherit;border:1px solid #bbb;border-radius:4px;background:#fff;padding:.1rem .6rem;"
         "margin-right:.4rem}</style>"
-        f"<h1>Slack sink</h1><p class=meta>{len(messages)} messages; nothing here went to Slack.</p>{shown}</html>"
+        f"<h1>Slack sink</h1><p class=meta>{count}; nothing here went to Slack.</p>{shown}</html>"
     )
 
 
