@@ -111,6 +111,7 @@ def of_new(*more: Instance, **changes: Any) -> IdleObservation:
         evidence={one.id: QUIET for one in (*more, new)},
         agents={**{one.id: replace(READY, draining=True, drain_by=DrainOwner.IDLE) for one in more}, new.id: READY},
         gpus_expected={new.machine_type: 1},
+        watts_rated={new.machine_type: 72.0},
         **changes,
     )
 
