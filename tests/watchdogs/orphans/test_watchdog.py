@@ -30,7 +30,14 @@ def test_an_orphan_is_marked_notified_and_stopped_after_its_grace() -> None:
     watchdog.apply()
     assert fake.instances[ONE].idle_since == START and fake.stopped == []
     (text,) = fake.messages.values()
-    for word in ("notebook", "0.8 USD/h", "2026-11-22 08:00", "gpufleet keep", "not get capacity", "local disks is lost"):
+    for word in (
+        "notebook",
+        "0.8 USD/h",
+        "2026-11-22 08:00",
+        "gpufleet keep",
+        "not get capacity",
+        "local disks is lost",
+    ):
         assert word in text, word
     fake.now += timedelta(hours=23)
     assert {d.reason for d in watchdog.apply().plan.decisions} == {Reason.MARKED_WAITING}
