@@ -120,7 +120,7 @@ class RegionFacts:
     api_calls: Mapping[str, int] = field(default_factory=dict[str, int])
     metered_series: int = 0
     is_given_up: bool = False
-    """Nobody waits for more of it, so no further part is read."""
+    """Its result is already reported, so no further part is read."""
 
     def add_capacity(self, found: Iterable[ScannedCapacity]) -> None:
         """Add capacity. It replaces the list: a scope that is given up may be read at the same time."""
@@ -344,11 +344,7 @@ def _gpus(instance: Instance) -> tuple[int | None, float | None]:
         machine = catalogue.machine(instance.cloud, instance.machine_type)
     except UnknownMachineError:
         return None, None
-    try:
-        watts = catalogue.gpu(machine.gpu).watts
-    except UnknownMachineError:
-        watts = None
-    return machine.gpu_count, None if watts is None else float(watts)
+    return machine.gpu_count, catalogue.rated_watts(instance.cloud, instance.machine_type)
 
 
 def _usd(book: PriceBook, instance: Instance, capacity_type: CapacityType, now: datetime) -> Decimal | None:

@@ -6,9 +6,8 @@ from typing import Final
 from app.errors import AppError, ErrorCode
 from gpufleet.domain import regions
 from gpufleet.domain.model import Cloud
+from gpufleet.settings import ENVIRONMENT_NAME
 
-_ENVIRONMENT: Final = re.compile(r"[a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9]")
-"""As `EnvironmentName` of the settings."""
 _ACCOUNT: Final = re.compile(r"\d{12}")
 _PROJECT: Final = re.compile(
     r"(([a-z0-9-]{1,63}\.)*[a-z][a-z0-9-]{0,62}:)?(\d{1,19}|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)"
@@ -18,7 +17,7 @@ _PROJECT: Final = re.compile(
 
 def check_environment(name: str, option: str = "") -> None:
     """Raise AppError for a name that settings refuse."""
-    if not _ENVIRONMENT.fullmatch(name):
+    if not re.fullmatch(ENVIRONMENT_NAME, name):
         raise _wrong(
             option or "ENVIRONMENT",
             f"at most 16 lowercase letters, digits and hyphens, with a letter first and no hyphen last; got {name!r}",

@@ -5,6 +5,7 @@ from typing import Final
 from gpufleet.costs.unit_samples import UnitKind, UnitNames
 from serving.accelerators import CONTRACTS, metrics
 from serving.accelerators.contract import FACTORS, AcceleratorContract, Scope
+from serving.accelerators.evidence import CLOCK_RATES
 from serving.accelerators.queries import (
     DEVICE_LABEL,
     DOUBT_LABEL,
@@ -51,5 +52,6 @@ UNIT_NAMES: Final = UnitNames(
     device_scopes=(Scope.DEVICE.value, Scope.HOST.value),
     coarse=(EVIDENCE, VETO),
     joules={unit.value: factor for unit, (of, factor) in FACTORS.items() if of == metrics.ENERGY.unit},
+    clock_rates=CLOCK_RATES,
     doubt=DOUBT_LABEL,
 )

@@ -28,8 +28,6 @@ _CLIPPED: Final = (("device", 128), ("slice", 128), ("profile", 64), ("tenant", 
 """Lengths of the ledger's columns."""
 _LARGEST_ACTIVITY: Final = 100_000.0
 """A percentage that is too high by a factor of 1,000."""
-_CLOCK_RATES: Final = (0.5, 2.0)
-"""Outside these limits, a clock is frozen or has another unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +77,8 @@ class UnitNames:
     """A label and its value on numbers that can be 0 while the unit computes."""
     joules: Mapping[str, float]
     """Unit of an energy to the factor to joules."""
+    clock_rates: tuple[float, float]
+    """Lowest and highest advance of a clock per second at rest."""
     doubt: str = ""
     """A label of units whose 0 is not a measurement; empty: there is none."""
 
@@ -265,7 +265,7 @@ class _Reader:
             _join(unit.pulse, mark(_changes(samples), max(kind.window, self.measure.reach), {}, lambda a, b: False))
         if one.name == kind.clock:
             _join(unit.busy, _by_clock(samples))
-            unit.doubted |= not _runs(samples)
+            unit.doubted |= not _runs(samples, self.units.clock_rates)
         if one.name not in (*kind.work, *kind.idle):
             return
         busy: _Bits = {}
@@ -302,20 +302,20 @@ class _Reader:
         """The rows of the instance."""
         divided = {device for device, number, _ in self.found if number}
         units = {name: unit for name, unit in self.found.items() if name[1] or name[0] not in divided}
-        worked = {
-            (name[0], hour)
+        evidence = {
+            name: {
+                hour: self._evidence(name[0], unit, hour)
+                for hour in sorted({hour for bits in unit.users.values() for hour in bits})
+            }
             for name, unit in units.items()
-            for bits in unit.users.values()
-            for hour in bits
-            if self._evidence(name[0], unit, hour)[0]
         }
+        worked = {(name[0], hour) for name, own in evidence.items() for hour, (busy, _) in own.items() if busy}
         # the device draws the power of work, although no unit of it shows work
         contradicted = self.drawing - worked
         for (device, number, profile), unit in sorted(units.items(), key=lambda item: item[0]):
             engines = self._engines_of((device, number), unit, len(units))
-            for hour in sorted({hour for bits in unit.users.values() for hour in bits}):
-                busy, idle = self._evidence(device, unit, hour)
-                idle = 0 if (device, hour) in contradicted else idle
+            for hour, (busy, proved) in evidence[device, number, profile].items():
+                idle = 0 if (device, hour) in contradicted else proved
                 for tenant, engine, model, seen, works, inactive in _users_of(unit, engines, hour):
                     yield UnitHour(
                         environment=fleet,
@@ -442,12 +442,12 @@ def _by_clock(samples: Sequence[ActivitySample]) -> _Bits:
     return busy
 
 
-def _runs(samples: Sequence[ActivitySample]) -> bool:
+def _runs(samples: Sequence[ActivitySample], rates: tuple[float, float]) -> bool:
     """Whether a clock advances by about a second per second while its unit does not compute."""
     rising = [(before, after) for before, after in pairwise(samples) if after.value >= before.value]
     elapsed = sum((after.at - before.at).total_seconds() for before, after in rising)
     advanced = sum(after.value - before.value for before, after in rising)
-    lowest, highest = _CLOCK_RATES
+    lowest, highest = rates
     return not rising or lowest * elapsed <= advanced <= highest * elapsed
 
 

@@ -1,6 +1,5 @@
 """The catalogue of the clouds' machine types with accelerators, and their devices. Sources: `data/SOURCE.md`."""
 
-import contextlib
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -256,15 +255,21 @@ def working_watts(rated: float) -> float:
     return rated * (WORKING_WATTS_OF_LARGE if rated >= LARGE_WATTS else WORKING_WATTS)
 
 
+def rated_watts(cloud: Cloud, machine_type: str) -> float | None:
+    """Return the rated power in W of one device of a machine type; None: the type, its device or its power is
+    unknown.
+    """
+    try:
+        rated = gpu(machine(cloud, machine_type).gpu).watts
+    except UnknownMachineError:
+        return None
+    return None if rated is None else float(rated)
+
+
 def working_watts_of(instances: Iterable[Instance]) -> dict[str, float]:
     """Return the power in W that an idle device never draws, by instance id; absent: unknown."""
-    found: dict[str, float] = {}
-    for one in instances:
-        with contextlib.suppress(UnknownMachineError):
-            rated = gpu(machine(one.cloud, one.machine_type).gpu).watts
-            if rated is not None:
-                found[one.id] = working_watts(rated)
-    return found
+    rated = {one.id: rated_watts(one.cloud, one.machine_type) for one in instances}
+    return {name: working_watts(watts) for name, watts in rated.items() if watts is not None}
 
 
 @cache

@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, Field
 
 from gpufleet.domain.catalogue import AcceleratorKind
 from gpufleet.domain.model import Cloud
+from gpufleet.settings import ENVIRONMENT_NAME
 from gpufleet.settings.document import Notify, Objectives
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, Strict
@@ -18,7 +19,7 @@ Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """A number of instances. The limit is above real fleets and below most typing errors."""
 Instances = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-EnvironmentName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$")]
+EnvironmentName = Annotated[str, Field(pattern=f"^({ENVIRONMENT_NAME})$")]
 PoolName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$")]
 """Short, because both clouds' resource names extend it and are limited to 63 characters."""
 Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]

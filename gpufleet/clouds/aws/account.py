@@ -191,6 +191,6 @@ def has_default_credentials() -> bool:
     A profile that does not exist, as in AWS_PROFILE, is an error of the scan.
     """
     try:
-        return load(_session(None), HOME) is not None
-    except (CloudError, BotoCoreError):
+        return _session(None).get_credentials() is not None
+    except CloudError:
         return True

@@ -36,7 +36,7 @@ ONCE: Final = Config(retries={"mode": "standard", "total_max_attempts": 1}, conn
 BROKEN: Final = (BotoCoreError, ResponseParserError, json.JSONDecodeError, EOFError)
 """Errors for a missing or incomplete response. ResponseParserError is not a subclass of BotoCoreError.
 
-The last two are about credentials: a `credential_process` prints no JSON, and nobody can type an MFA code.
+The last two are about credentials: a `credential_process` that prints no JSON, an MFA code without a terminal.
 """
 _CREDENTIALS: Final = (
     ConfigNotFound,

@@ -4,7 +4,6 @@ A value is the mean utilization since the previous collection, so any value abov
 their numeric id. Not tried on Google Cloud.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -164,7 +163,7 @@ def _points(series: Mapping[str, Any]) -> Iterator[tuple[datetime, float]]:
 
 
 def _hour(gpus: list[list[float]]) -> HourUse:
-    measured = [(highest, samples) for highest, samples in gpus if math.isfinite(highest) and 0 <= highest <= 100]
+    measured = [(highest, samples) for highest, samples in gpus if 0 <= highest <= 100]
     return HourUse(
         gpus=len(measured),
         samples=min((samples for _, samples in measured), default=0.0),
