@@ -408,8 +408,8 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
             summary=f"The router still uses the last valid {_WHAT}: the new one is not valid",
         ),
         Alert(
-            name="ReplicasResting",
-            expression=f"gpufleet_router_resting_replicas{_ROUTER} > 0",
+            name="ReplicasExcluded",
+            expression=f"gpufleet_router_excluded_replicas{_ROUTER} > 0",
             lasts=_minutes(10),
             severity=Severity.TICKET,
             summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",

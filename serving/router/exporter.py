@@ -38,7 +38,7 @@ def _now(moment: RouterSnapshot) -> Iterator[Metric]:
     yield gauge(HELD, "Requests that wait for a pool's first replica.", _by_pool(moment.held))
     yield gauge("gpufleet_router_ready_replicas", "Replicas that receive requests.", _by_pool(moment.ready))
     yield gauge("gpufleet_router_replicas", "Replicas that are known.", _by_pool(moment.known))
-    yield gauge("gpufleet_router_resting_replicas", "Replicas excluded after errors.", _by_pool(moment.excluded))
+    yield gauge("gpufleet_router_excluded_replicas", "Replicas excluded after errors.", _by_pool(moment.excluded))
     problems = [({"what": what}, int(is_so)) for what, is_so in moment.problems.items()]
     yield gauge("gpufleet_router_problem", "1: this is not valid now and the last valid one is used.", problems)
     yield counter("gpufleet_router_reloads_total", "Reloads of HAProxy.", [({}, moment.reloads)])

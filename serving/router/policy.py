@@ -30,13 +30,13 @@ def _network(value: str) -> str:
 Network = Annotated[str, AfterValidator(_network)]
 
 
-def _page(value: str) -> str:
+def _endpoint(value: str) -> str:
     if "lora_adapter" in value:
         raise ValueError("this path changes the adapters of the engine, so clients must not reach it")
     return value
 
 
-Page = Annotated[str, Field(pattern=r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$"), AfterValidator(_page)]
+Endpoint = Annotated[str, Field(pattern=r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$"), AfterValidator(_endpoint)]
 
 
 class Balance(StrEnum):
@@ -129,8 +129,8 @@ class RouterPolicy(_Strict):
     require_key: bool = False
     requests_per_10s: Annotated[int, Field(ge=1)] | None = None
     """Limit of each key without a limit of its own."""
-    more_pages: tuple[Page, ...] = ()
-    """Paths of engines that clients may POST to, in addition to `rules.PAGES`."""
+    extra_endpoints: tuple[Endpoint, ...] = ()
+    """Paths of engines that clients may POST to, in addition to `rules.ENDPOINTS`."""
     models: dict[ModelName, ModelPolicy] = Field(default_factory=dict[str, ModelPolicy])
     pools: dict[PoolName, PoolPolicy] = Field(default_factory=dict[str, PoolPolicy])
 

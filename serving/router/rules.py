@@ -34,7 +34,7 @@ _CONNECTION_ID: Final = "%{+X}Ts%[rand]"
 _NEW_ID: Final = "%[var(sess.id)]-%rt"
 """ID of a request whose client sends none: its connection, and the number of earlier requests of the router."""
 _ID: Final = "^[A-Za-z0-9._-]{1,64}$"
-PAGES: Final = (
+ENDPOINTS: Final = (
     "/v1/chat/completions",
     "/v1/chat/completions/batch",
     "/v1/completions",
@@ -58,9 +58,9 @@ _CLASS: Final = "^[a-z][a-z0-9-]{0,30}$"
 
 def frontend(topology: Topology, policy: RouterPolicy, settings: RouterSettings) -> str:
     """Return the whole section."""
-    pages, client = _pages(topology, policy), _client(policy)
+    endpoints, client = _endpoints(topology, policy), _client(policy)
     place = policy.priorities.get(policy.default_class, 0)
-    first, later = ([*pages, *client], []) if policy.require_key else ([], [*pages, *client])
+    first, later = ([*endpoints, *client], []) if policy.require_key else ([], [*endpoints, *client])
     lines = [
         "frontend clients",
         f"    bind {settings.bind}{_tls(settings)}",
@@ -122,7 +122,7 @@ def _headers(policy: RouterPolicy) -> list[str]:
     ]
 
 
-def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
+def _endpoints(topology: Topology, policy: RouterPolicy) -> list[str]:
     models = {
         "object": "list",
         "data": [{"id": name, "object": "model", "created": 0, "owned_by": "gpu-fleet"} for name in topology.models],
@@ -130,11 +130,11 @@ def _pages(topology: Topology, policy: RouterPolicy) -> list[str]:
     return [
         "    http-request del-header Forwarded",
         "    http-request del-header X-Gpufleet- -m beg",
-        "    # the router's own pages; clients reach only these pages of engines (not /metrics, /sleep)",
-        f"    acl page_of_engines path {' '.join(dict.fromkeys([*PAGES, *policy.more_pages]))}",
+        "    # the router's own endpoints; clients reach only these endpoints of engines (not /metrics, /sleep)",
+        f"    acl engine_endpoint path {' '.join(dict.fromkeys([*ENDPOINTS, *policy.extra_endpoints]))}",
         "    http-request return status 200 content-type text/plain string ok if METH_GET { path /router/health }",
         answer(200, json.dumps(models), when="METH_GET { path /v1/models }"),
-        answer(404, invalid("There is no such endpoint.", "not_found"), when="!page_of_engines"),
+        answer(404, invalid("There is no such endpoint.", "not_found"), when="!engine_endpoint"),
         answer(404, invalid("This endpoint accepts only POST.", "not_found"), when="!METH_POST"),
     ]
 

@@ -50,7 +50,7 @@ def _server(server: ServerStatus, excluded: frozenset[tuple[str, str]]) -> dict[
     return {
         "instance": server.name,
         "address": server.address,
-        "status": "RESTING" if (server.backend, server.name) in excluded else server.status,
+        "status": "EXCLUDED" if (server.backend, server.name) in excluded else server.status,
         "agent": server.agent_status,
         "sessions": server.sessions,
         "requests": server.total,

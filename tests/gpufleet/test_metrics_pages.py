@@ -37,7 +37,7 @@ def test_the_router_page_has_these_families(tmp_path: Path) -> None:
         "gpufleet_held_requests": "gauge",
         "gpufleet_router_ready_replicas": "gauge",
         "gpufleet_router_replicas": "gauge",
-        "gpufleet_router_resting_replicas": "gauge",
+        "gpufleet_router_excluded_replicas": "gauge",
         "gpufleet_router_problem": "gauge",
         "gpufleet_router_reloads_total": "counter",
         "gpufleet_router_certificate_end_timestamp_seconds": "gauge",

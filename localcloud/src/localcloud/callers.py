@@ -24,7 +24,7 @@ VARIABLE: Final = "GPUFLEET_EMULATOR_TOKEN"
 """The variable with the token, for clients of the emulated Google Cloud and for the local provider."""
 OWNER: Final = "local"
 """The principal of calls with the token itself."""
-OPEN_PAGES: Final = frozenset({"/_localcloud/health"})
+PUBLIC_PATHS: Final = frozenset({"/_localcloud/health"})
 """Pages of the admin API that need no token. They are refused only to web pages of other sites."""
 REMEDY: Final = 'run `eval "$(gpufleet local env)"` again'
 _LONGEST_SHOWN: Final = 200
@@ -134,7 +134,7 @@ class CallerCheck:
     def check_admin(self, header: Header, method: str, path: str) -> None:
         """Check a request of the admin API, `/_localcloud/`. Raises RefusedError."""
         self.check_site(header)
-        if method != "GET" or path not in OPEN_PAGES:
+        if method != "GET" or path not in PUBLIC_PATHS:
             self.check_owner(bearer_of(header("Authorization")))
 
     def principal(self, header: Header) -> str:

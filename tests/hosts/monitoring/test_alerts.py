@@ -242,8 +242,8 @@ CASES = (
     Case("RouterGone", "started again", 0, (of("up", "1x29 0x1 1x10", 'job="router",instance="a"'),)),
     Case("RouterProblem", "an old configuration", 1, (of("gpufleet_router_problem", "1x40", 'environment="prod",what="config"'),)),
     Case("RouterProblem", "well", 0, (of("gpufleet_router_problem", "0x40", 'environment="prod",what="config"'),)),
-    Case("ReplicasResting", "one", 1, (of("gpufleet_router_resting_replicas", "1x40"),)),
-    Case("ReplicasResting", "none", 0, (of("gpufleet_router_resting_replicas", "0x40"),)),
+    Case("ReplicasExcluded", "one", 1, (of("gpufleet_router_excluded_replicas", "1x40"),)),
+    Case("ReplicasExcluded", "none", 0, (of("gpufleet_router_excluded_replicas", "0x40"),)),
 )  # fmt: skip
 # ruff: noqa: E501
 

@@ -222,7 +222,7 @@ def test_the_log_has_addresses_of_refused_clients(router: Router) -> None:
 
 
 def test_an_endpoint_that_the_policy_adds_is_served(router: Router) -> None:
-    _four_pools(router, RouterPolicy(more_pages=("/v1/pooling",)))
+    _four_pools(router, RouterPolicy(extra_endpoints=("/v1/pooling",)))
     router.until(lambda: _status(router, "POST", "/v1/pooling") == 200, "the policy is in force")
     assert _status(router, "POST", "/v1/pooling/x") == 404
 
@@ -231,8 +231,8 @@ def test_an_endpoint_that_the_policy_adds_is_served(router: Router) -> None:
     "page", ["/metrics", "/v1/../x", "/v1/", "/v1/a b", "/v1/load_lora_adapter", "v1/x", "/v1/x\n"]
 )
 def test_a_policy_cannot_add_endpoints_that_change_an_engine(page: str) -> None:
-    with pytest.raises(ValueError, match="more_pages"):
-        RouterPolicy(more_pages=(page,))
+    with pytest.raises(ValueError, match="extra_endpoints"):
+        RouterPolicy(extra_endpoints=(page,))
 
 
 def _status(router: Router, method: str, path: str, key: str = "sk-slow") -> int:
