@@ -67,7 +67,7 @@ def start(places: HostPaths, announce: Announce, *, as_it_is: bool) -> None:
         ids = control_host.make_users(places)
         if moved := layout.prepare(places, ids):
             announce(f"migrated from release 0.1: {', '.join(moved)}")
-        if not as_it_is and _settled(places, settings, announce):
+        if not as_it_is and _recovered(places, settings, announce):
             return
         document = _document(settings.fleet, announce)
         if settings.role is Role.CONTROL:
@@ -121,27 +121,27 @@ def feed(places: HostPaths, log: Log, stop: threading.Event, *, once: bool) -> N
             return
 
 
-def settle(places: HostPaths, announce: Announce) -> None:
+def recover(places: HostPaths, announce: Announce) -> None:
     """Resolve an interrupted upgrade: finish it, or roll it back if the services are unhealthy. Raises AppError."""
     settings = control_host.read_settings(places)
     try:
         releases = control_host.releases_of(places, settings, announce)
         # without an interrupted upgrade there is nothing to wait for and nothing to lock
         if releases.pending_change() is not None:
-            releases.settle(datetime.now(UTC))
+            releases.recover(datetime.now(UTC))
     except ReleaseBusyError as busy:
         announce(str(busy))
     except (ReleaseError, OSError) as error:
         raise AppError(str(error)) from error
 
 
-def _settled(places: HostPaths, settings: ControlSettings, announce: Announce) -> bool:
+def _recovered(places: HostPaths, settings: ControlSettings, announce: Announce) -> bool:
     """Whether an interrupted upgrade was resolved, which also started all services.
 
     Otherwise this switches to the release that the volume records: a new machine's boot data may name an older one.
     """
     releases = control_host.releases_of(places, settings, announce)
-    if releases.settle(datetime.now(UTC)):
+    if releases.recover(datetime.now(UTC)):
         return True
     chosen, current = releases.chosen(), releases.running()
     if chosen is None:

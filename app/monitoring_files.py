@@ -81,8 +81,8 @@ def alert_settings(document: FleetDocument, p99: Sequence[str]) -> AlertSettings
 
 def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, float]:
     pools = {pool.name for pool in document.pools}
-    settled = {pool.name: pool.objectives.latency_p99 for pool in document.pools}
-    found = {pool: span.total_seconds() for pool, span in settled.items() if span is not None}
+    latencies = {pool.name: pool.objectives.latency_p99 for pool in document.pools}
+    found = {pool: span.total_seconds() for pool, span in latencies.items() if span is not None}
     for text in given:
         pool, _, span = text.partition("=")
         if pool not in pools:

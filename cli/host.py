@@ -60,9 +60,10 @@ def check(
 
 
 @app.command()
-def settle() -> None:
+@app.command("settle", hidden=True)  # the name in the units of 0.1.0
+def recover() -> None:
     """Resolve an interrupted upgrade: finish it, or roll it back if the services are not healthy. A timer runs it."""
-    control_start.settle(control_host.here(), note)
+    control_start.recover(control_host.here(), note)
 
 
 @app.command()

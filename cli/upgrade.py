@@ -52,7 +52,7 @@ def upgrade(
         releases = control_host.releases_of(places, settings, note, within)
         if (change := releases.pending_change()) is not None:
             unfinished = f"a change from {change.before[:12]} to {change.to[:12]} is in progress or was interrupted"
-            note(f"{unfinished}: `gpufleet host settle`, the next upgrade or the next boot completes it")
+            note(f"{unfinished}: `gpufleet host recover`, the next upgrade or the next boot completes it")
         current, chosen = releases.running(), releases.chosen()
         previous = chosen.previous if chosen else None
         if not to and not rollback:

@@ -80,16 +80,16 @@ class Executor:
         self.outcomes: list[Outcome] = []
         self.lease_lost = False
         """Whether the lease has expired. The observation of this pass is outdated then."""
-        self.unsettled: set[str] = set()
+        self.unresolved: set[str] = set()
         """Resources of unfinished actions of a killed pass that this pass could not judge. A note about such a
-        resource would settle the action."""
+        resource would resolve the action."""
         self._begun = ports.clock.now()
         self._since: dict[str, datetime] = {}
         """By resource: when its first step began."""
 
     # phases of a pass
 
-    def settle(self, judge: Callable[[Decision], object]) -> None:
+    def recover(self, judge: Callable[[Decision], object]) -> None:
         """Judge each unfinished action of a killed pass.
 
         An action without an outcome, or that cannot be read, stays open.
@@ -98,7 +98,7 @@ class Executor:
             try:
                 judge(decision)
             except OSError as error:
-                self.unsettled.add(decision.resource)
+                self.unresolved.add(decision.resource)
                 self._ports.log.error("recovery", outcome="failed", **log_fields(decision), error=str(error))
 
     def record(self, plan: Plan) -> None:
@@ -170,7 +170,7 @@ class Executor:
             self.outcome(decision, kind, error=error)
 
     def intend(self, decision: Decision) -> None:
-        """Record an action before it begins: if this pass is killed, the next one settles it."""
+        """Record an action before it begins: if this pass is killed, the next one resolves it."""
         self._ports.ledger.intend(self._rules.watchdog, decision, self._ports.clock.now())
 
     # brakes and lease

@@ -204,7 +204,7 @@ class Ledger(Protocol):
         ...
 
     def intend(self, watchdog: str, decision: Decision, at: datetime) -> None:
-        """Record an action before it begins. An outcome other than WAITING and FAILED settles it."""
+        """Record an action before it begins. An outcome other than WAITING and FAILED resolves it."""
         ...
 
     def unfinished(self, watchdog: str) -> Sequence[Decision]:

@@ -73,14 +73,14 @@ class Delivery:
         repeat = False
         if taken.state is MessageState.SENDING:  # an earlier attempt may have arrived
             if self.receiver.can_look_up:
-                settled = self._settled(taken, token, done)
-                if settled is not None:
-                    return settled
+                handled = self._look_up(taken, token, done)
+                if handled is not None:
+                    return handled
             else:
                 repeat = True
         return self._post(taken, token, done, repeat=repeat)
 
-    def _settled(self, taken: Posted, token: str, done: Delivered) -> bool | None:
+    def _look_up(self, taken: Posted, token: str, done: Delivered) -> bool | None:
         """Look up a message with an unknown result. None: it did not arrive, so it must be posted."""
         try:
             since = taken.created_at - CLOCKS_APART

@@ -216,7 +216,7 @@ class Releases:
             self._change(ReleaseChange(before=current, to=chosen.previous, schema=self.machine.schema()), now)
             return chosen.previous
 
-    def settle(self, now: datetime) -> bool:
+    def recover(self, now: datetime) -> bool:
         """Complete an interrupted change (killed, power lost) and start services; return whether there was one.
 
         If the new release had started, the change is completed, so that its writes are not lost, or rolled back if a
@@ -242,7 +242,7 @@ class Releases:
             ) from error
 
     def _change(self, change: ReleaseChange, now: datetime) -> None:
-        """Change between two staged releases. The change is stored first, so that `settle` can resume it."""
+        """Change between two staged releases. The change is stored first, so that `recover` can resume it."""
         self.places.ledger_copy.unlink(missing_ok=True)
         self._store_change(change)
         self.machine.stop()

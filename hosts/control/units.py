@@ -14,8 +14,8 @@ BACKUP_EVERY: Final = "1h"
 DIGEST: Final = "gpufleet-digest"
 DIGEST_AT: Final = "*:07/15"
 """Four times an hour, so it runs soon after any `notify.digest_at`, and after the cost pass that closes the day."""
-SETTLE: Final = "gpufleet-settle"
-SETTLE_EVERY: Final = "2min"
+RECOVER: Final = "gpufleet-recover"
+RECOVER_EVERY: Final = "2min"
 RETENTION: Final = ("90d", "30GB")
 """Retention of Prometheus: time, and size within the volume's 50 GiB."""
 PROGRAMS: Final = {
@@ -85,8 +85,8 @@ def render(settings: ControlSettings, places: HostPaths, programs: Mapping[str, 
     made = {BOOT: _boot(places)}
     made |= {one.name: _unit(one, places) for one in services(settings, places, programs)}
     made |= {
-        f"{SETTLE}.service": _settle(places),
-        f"{SETTLE}.timer": _timer("completion of an interrupted upgrade", *_every(SETTLE_EVERY)),
+        f"{RECOVER}.service": _recover(places),
+        f"{RECOVER}.timer": _timer("completion of an interrupted upgrade", *_every(RECOVER_EVERY)),
     }
     if settings.role is Role.CONTROL:
         backup, digest = "backup of the ledger to the bucket", "daily cost digest"
@@ -106,7 +106,7 @@ def readers(variable: str) -> tuple[User, ...]:
 
 def timers(settings: ControlSettings) -> tuple[str, ...]:
     """Return the names of the timer units."""
-    found = (SETTLE,) if settings.role is Role.ROUTER else (SETTLE, BACKUP, DIGEST)
+    found = (RECOVER,) if settings.role is Role.ROUTER else (RECOVER, BACKUP, DIGEST)
     return tuple(f"{name}.timer" for name in found)
 
 
@@ -299,7 +299,7 @@ TimeoutStartSec=30min
 {_confined(_of_watchdogs(settings, places), places)}"""
 
 
-def _settle(places: HostPaths) -> str:
+def _recover(places: HostPaths) -> str:
     # Runs as root because it stops and starts the other units. Usually there is nothing to do.
     return f"""\
 # Written by gpufleet; changes made here are lost.
@@ -308,7 +308,7 @@ Description=gpu-fleet: complete an interrupted upgrade
 
 [Service]
 Type=oneshot
-ExecStart={_command(places)} host settle
+ExecStart={_command(places)} host recover
 TimeoutStartSec=30min
 """
 

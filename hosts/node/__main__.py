@@ -17,7 +17,7 @@ from gpufleet.domain.model import Cloud, Phase, fleet_name
 from gpufleet.domain.rsa import public_key
 from gpufleet.logs import Log, from_environment, log_crashes
 from hosts.node import engine_key, libtpu, server, stop_marker
-from hosts.node.agent import SETTLE, Agent
+from hosts.node.agent import QUIET_TIME, Agent
 from hosts.node.boot import BootSequence, NodeServices
 from hosts.node.disks import LocalDisks
 from hosts.node.engine_client import EngineUrls, HttpEngine
@@ -178,7 +178,7 @@ def serve(root: Path) -> int:
     )
     state.order_keys = orders.fingerprints
     start = BootSequence(settings=settings, services=services, state=state)
-    change = RevisionSwitch(boot=start, settle=SETTLE)
+    change = RevisionSwitch(boot=start, quiet_time=QUIET_TIME)
     server.serve(state, address=cloud.address, checked=orders, ask=agent.ask_to_drain, switch=change.ask)
     if state.phase not in (Phase.DRAINED, Phase.FAILED):
         threading.Thread(target=_guarded(start.run, state), name="boot", daemon=True).start()

@@ -16,7 +16,7 @@ from hosts.node.state import NodeState
 from serving import engine_container, engine_gate
 from serving.instance_settings import InstanceSettings
 
-SETTLE: Final = engine_container.STOP_DELAY
+QUIET_TIME: Final = engine_container.STOP_DELAY
 """How long the engine must be idle in a drain after each router is notified: a request may be in transit."""
 HEALTH_POLL: Final = timedelta(seconds=2)
 RESTARTS: Final = 3
@@ -33,7 +33,7 @@ class Agent:
     services: NodeServices
     state: NodeState
     power_off: Callable[[], None]
-    settle: timedelta = SETTLE
+    quiet_time: timedelta = QUIET_TIME
     _notices_at: datetime | None = field(default=None, init=False)
     _health_at: datetime | None = field(default=None, init=False)
     _unwell_since: datetime | None = field(default=None, init=False)
@@ -114,8 +114,8 @@ class Agent:
             quiet_since=self._quiet_since,
             stopping_since=self._stopping_since,
         )
-        settle = self.settle if self.state.has_served else timedelta()
-        step = next_step(order, facts, margin=self.settings.drain_margin, settle=settle)
+        quiet_time = self.quiet_time if self.state.has_served else timedelta()
+        step = next_step(order, facts, margin=self.settings.drain_margin, quiet_time=quiet_time)
         try:
             self._execute(step, order, now, load)
         except StepError as error:

@@ -52,12 +52,12 @@ class DrainFacts:
     """When the agent asked systemd to stop the engine."""
 
 
-def next_step(order: Order, facts: DrainFacts, *, margin: timedelta, settle: timedelta) -> DrainStep:
+def next_step(order: Order, facts: DrainFacts, *, margin: timedelta, quiet_time: timedelta) -> DrainStep:
     """Return the next step of the drain.
 
     `margin`: time before the deadline that is reserved for stopping the engine; the last quarter of it is reserved
-    for killing an engine that hangs. `settle`: how long the engine must be idle before it is stopped; requests that
-    a router sent before it was notified arrive in that time.
+    for killing an engine that hangs. `quiet_time`: how long the engine must be idle before it is stopped;
+    requests that a router sent before it was notified arrive in that time.
     """
     if facts.engine in (UnitState.INACTIVE, UnitState.FAILED):
         return DrainStep.FINISH
@@ -65,20 +65,20 @@ def next_step(order: Order, facts: DrainFacts, *, margin: timedelta, settle: tim
         kill_at = min(order.deadline - margin / 4, facts.stopping_since + margin)
         # An engine stopped early, with no requests, gets the whole margin to stop; one stopped late gets less.
         return DrainStep.KILL if facts.now >= max(kill_at, facts.stopping_since + margin / 4) else DrainStep.WAIT
-    if facts.now >= _latest_stop(order, margin=margin, settle=settle):
+    if facts.now >= _latest_stop(order, margin=margin, quiet_time=quiet_time):
         return DrainStep.STOP
-    if facts.quiet_since is not None and facts.now - facts.quiet_since >= settle:
+    if facts.quiet_since is not None and facts.now - facts.quiet_since >= quiet_time:
         return DrainStep.STOP
     return DrainStep.WAIT
 
 
-def _latest_stop(order: Order, *, margin: timedelta, settle: timedelta) -> datetime:
+def _latest_stop(order: Order, *, margin: timedelta, quiet_time: timedelta) -> datetime:
     """Return when the engine is stopped even if requests run: `margin` before the deadline.
 
     If the notice arrives later than that, routers are notified first, within the margin: an engine that is stopping
     answers requests with status 500.
     """
-    notified = min(order.asked_at + settle, order.deadline - margin / 4)
+    notified = min(order.asked_at + quiet_time, order.deadline - margin / 4)
     return max(order.deadline - margin, notified)
 
 

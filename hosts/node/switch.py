@@ -29,7 +29,7 @@ class RevisionSwitch:
     """Switches the revision of one instance. The caller ensures that one instance of a pool switches at a time."""
 
     boot: BootSequence
-    settle: timedelta
+    quiet_time: timedelta
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
@@ -132,6 +132,6 @@ class RevisionSwitch:
                 raise StoppedError
             load = self.boot.services.engine.load()
             quiet_since = (quiet_since or now()) if is_quiet(load) and self.state.routers_know else None
-            if quiet_since is not None and now() - quiet_since >= self.settle:
+            if quiet_since is not None and now() - quiet_since >= self.quiet_time:
                 return
             self.boot.services.sleep(_LOOK_AGAIN_S)

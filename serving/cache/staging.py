@@ -147,7 +147,7 @@ def is_already_correct(handle: int, job: ChunkJob) -> bool:
     return first != bytes(len(first)) and is_correct(handle, job)
 
 
-def settle(handle: int, file: File) -> None:
+def check_and_flush(handle: int, file: File) -> None:
     """Check the size and header of a complete file, then flush it to the disk. Raises CacheError, OSError."""
     if (size := os.fstat(handle).st_size) != file.size:
         raise CacheError(

@@ -183,7 +183,7 @@ class Sync:
             else:
                 self._read_with_retries(handle, job, source, progress)
             if job.staged.chunk_is_here():
-                staging.settle(handle, job.staged.file)
+                staging.check_and_flush(handle, job.staged.file)
 
     def _read_with_retries(self, handle: int, job: ChunkJob, source: "_Source", progress: Progress) -> None:
         last: Exception | None = None

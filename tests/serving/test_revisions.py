@@ -36,7 +36,7 @@ class Pool:
     least_ready: int = 99
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
-        self._settle()
+        self._complete_switches()
         return {i.id: self._status(i.id) for i in instances if self.phases.get(i.id) != "silent"}
 
     def _status(self, name: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Pool:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def _settle(self) -> None:
+    def _complete_switches(self) -> None:
         for name in [name for name, at in self.busy.items() if self.now >= at]:
             del self.busy[name]
             if name in self.fails:

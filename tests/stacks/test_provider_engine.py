@@ -235,7 +235,7 @@ def test_every_modelled_type_is_created_read_updated_and_deleted(stack: Stack, c
     assert first["vpc"] == f"{cloud.network}.0.0/16"
     assert json.loads(first["policy"])["Statement"][0]["Action"] == "s3:GetObject"
     assert first["bucket"].startswith("models-")
-    _assert_settled(stack)
+    _assert_no_drift(stack)
 
     stack.run("config", "set", "second", "true")
     stack.up()
@@ -244,7 +244,7 @@ def test_every_modelled_type_is_created_read_updated_and_deleted(stack: Stack, c
     assert second["document_version"] != first["document_version"]
     body = stack.client("s3").get_object(Bucket=second["bucket"], Key="fleet/fleet.json")["Body"].read()
     assert json.loads(body) == {"team": "two"}
-    _assert_settled(stack)
+    _assert_no_drift(stack)
 
     assert "hunter-" not in stack.run("stack", "export")
     stack.run("destroy", "--yes", "--skip-preview")
@@ -252,7 +252,7 @@ def test_every_modelled_type_is_created_read_updated_and_deleted(stack: Stack, c
     assert stack.client("s3").list_buckets()["Buckets"] == buckets
 
 
-def _assert_settled(stack: Stack) -> None:
+def _assert_no_drift(stack: Stack) -> None:
     """Check that neither the program nor the cloud shows a difference: the resources match the declaration."""
     stack.run("preview", "--expect-no-changes")
     stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes")

@@ -73,7 +73,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield made
 
 
-def assert_settled(stack: Stack) -> None:
+def assert_no_drift(stack: Stack) -> None:
     """Check that neither the program nor the cloud shows a difference: the resources match the declaration."""
     stack.run("preview", "--expect-no-changes", "--diff")
     stack.run("refresh", "--yes", "--skip-preview", "--expect-no-changes", "--diff")
@@ -86,7 +86,7 @@ def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -
     first = stack.outputs()
     assert first["bucket"].startswith("models-")
     assert first["labels"] == {"team": "one", "goog-pulumi-provisioned": "true"}
-    assert_settled(stack)
+    assert_no_drift(stack)
 
     stack.run("config", "set", "second", "true")
     stack.up()
@@ -98,7 +98,7 @@ def test_every_type_is_created_updated_and_deleted_without_drift(stack: Stack) -
     assert second["labels"]["team"] == "two"
     body = stack.ask(f"/storage/v1/b/{second['bucket']}/o/fleet%2Ffleet.json?alt=media")
     assert body == {"team": "two"}
-    assert_settled(stack)
+    assert_no_drift(stack)
 
     stack.run("destroy", "--yes", "--skip-preview")
     for place in (

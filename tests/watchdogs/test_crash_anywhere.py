@@ -199,12 +199,12 @@ def test_after_a_kill_at_any_call_the_next_passes_continue(
     code, calls = whole.run()
     assert code == 0
     assert calls > 10
-    whole.settle()
+    whole.recover()
     check(whole)
     for nth in range(1, calls + 1):
         killed = scene(f"killed before call {nth}")
         assert killed.run(kill_before=nth) == (None, nth)
-        killed.settle()
+        killed.recover()
         check(killed)
 
 
@@ -238,7 +238,7 @@ def test_after_a_kill_at_any_call_an_orphan_is_stopped_and_notified_once(tmp_pat
     for nth in range(1, calls + 1):
         killed = scene(f"killed before call {nth}")
         assert killed.run(kill_before=nth) == (None, nth)
-        killed.settle()
+        killed.recover()
         assert killed.fleet().stopped == [orphan().id]
         assert killed.fleet().instances[orphan().id].idle_since is None
         assert outcomes(killed, "orphans") == [(orphan().id, "mark"), (orphan().id, "stop")]

@@ -273,7 +273,7 @@ def test_an_unexpected_error_ends_the_pass(name: str, error: BaseException) -> N
 
 
 @pytest.mark.parametrize("call", ["end", "notify", "record_outcome"])
-def test_a_pass_killed_between_intent_and_outcome_is_settled_by_the_next(call: str) -> None:
+def test_a_pass_killed_between_intent_and_outcome_is_recovered_by_the_next(call: str) -> None:
     fleet = idle_fleet()
     run = executor(fleet)
     fleet.kill_at(call, lambda: run.attempt(decided(), step(fleet, run)))
@@ -284,13 +284,13 @@ def test_a_pass_killed_between_intent_and_outcome_is_settled_by_the_next(call: s
         judged.append(decision)
         following.done(decision, "seen to be done")
 
-    following.settle(judge)
+    following.recover(judge)
     assert judged == [decided()]
     assert not fleet.intents
     assert [outcome.detail for outcome in following.outcomes] == ["seen to be done"]
 
 
-def test_a_pass_killed_before_its_intent_leaves_nothing_to_settle() -> None:
+def test_a_pass_killed_before_its_intent_leaves_nothing_to_recover() -> None:
     fleet = idle_fleet()
     run = executor(fleet)
     fleet.kill_at("intend", lambda: run.attempt(decided(), step(fleet, run)))
@@ -311,7 +311,7 @@ def test_an_action_without_an_outcome_in_recovery_stays_open() -> None:
     fleet = idle_fleet()
     fleet.intents = {("idle", ONE): decided()}
     run = executor(fleet)
-    run.settle(lambda _: None)
+    run.recover(lambda _: None)
     assert fleet.intents == {("idle", ONE): decided()}
     assert not run.outcomes
 
@@ -441,7 +441,7 @@ def test_message_names_the_instance_for_the_keep_command() -> None:
 
 
 def test_a_message_that_cannot_be_written_fails_the_step_and_not_the_pass() -> None:
-    """The end has happened: the next pass sees that it has, notifies and settles it."""
+    """The end has happened: the next pass sees that it has, notifies and resolves it."""
     fleet = idle_fleet()
     run = executor(fleet)
     faults = iter([True])

@@ -11,7 +11,7 @@ from gpufleet.domain.model import Instance, InstanceState
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.fake_ports import FakeInventory
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
-from watchdogs.observe.completeness import MOST_ASKED, SETTLED, InstanceReader, reporting_unlisted, unlisted
+from watchdogs.observe.completeness import LISTING_DELAY, MOST_ASKED, InstanceReader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)
@@ -27,8 +27,10 @@ def fleet_with(other: Instance | None) -> FakeFleet:
 
 LACKING = [
     pytest.param(OTHER, True, id="lives"),
-    pytest.param(replace(OTHER, launched_at=START - SETTLED), False, id="just launched"),
-    pytest.param(replace(OTHER, launched_at=START - SETTLED - timedelta(seconds=1)), True, id="settled"),
+    pytest.param(replace(OTHER, launched_at=START - LISTING_DELAY), False, id="just launched"),
+    pytest.param(
+        replace(OTHER, launched_at=START - LISTING_DELAY - timedelta(seconds=1)), True, id="after the delay"
+    ),
     pytest.param(replace(OTHER, state=InstanceState.TERMINATED), False, id="ended"),
     pytest.param(None, False, id="unknown"),
 ]

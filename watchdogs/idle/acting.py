@@ -71,18 +71,18 @@ class IdleActor:
         self._drained: set[str] = set()
         """Instances drained by this pass."""
 
-    def settle(self, decision: Decision) -> None:
+    def recover(self, decision: Decision) -> None:
         """Record the outcome of an action that a killed pass began, if it is complete; others continue through the
         plan.
         """
         if decision.action is not Action.END:
-            self._settle_mark(decision)
+            self._recover_mark(decision)
         elif is_terminated(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
             self._executor.notify(f"ended:{decision.resource}", messages.ended(decision, None), decision)
             self._executor.done(decision, "ended by an earlier pass that was killed before it recorded it")
 
-    def _settle_mark(self, decision: Decision) -> None:
-        """Settle a mark or its removal by the tag of the instance."""
+    def _recover_mark(self, decision: Decision) -> None:
+        """Resolve a mark or its removal by the tag of the instance."""
         instance = self._instances.get(decision.resource)
         marked = None if instance is None else instance.idle_since is not None
         if marked is (decision.action is Action.MARK):
@@ -227,7 +227,7 @@ class IdleActor:
     def _over(self, decision: Decision, detail: str) -> Outcome:
         """Outcome of an instance that is ending already.
 
-        If an earlier pass began the end, the next one settles it.
+        If an earlier pass began the termination, the next one resolves it.
         """
         begun = decision.resource in self._observed.begun
         return self._executor.waiting(decision, detail) if begun else self._executor.cancelled(decision, detail)

@@ -69,7 +69,7 @@ class IdleWatchdog:
         observed = self.observe(now)
         executor = Executor(self._ports, acting.RULES)
         actor = acting.IdleActor(self._document, self._ports, executor, observed, self.evidence_of)
-        executor.settle(actor.settle)
+        executor.recover(actor.recover)
         plan = decide(observed, now)
         executor.record(plan)
         self._report(executor, observed, plan)

@@ -15,7 +15,7 @@ from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import Group, Instance
 from watchdogs.ports import Inventory
 
-SETTLED: Final = timedelta(minutes=2)
+LISTING_DELAY: Final = timedelta(minutes=2)
 """A cloud may list a new instance later than its group does."""
 MOST_ASKED: Final = 20
 """Instances that one observation reads one by one. A list that lacks more running instances is unusable."""
@@ -73,7 +73,7 @@ def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection
         except OSError as error:
             unknown[key] = (group, str(error))
             continue
-        if one is not None and one.alive and now - one.launched_at > SETTLED:
+        if one is not None and one.alive and now - one.launched_at > LISTING_DELAY:
             living[key] = replace(one, group=group)
     if len(missing) > MOST_ASKED and (living or unknown):
         group, key = next((group, key) for group, key in missing if key in living or key in unknown)
@@ -100,7 +100,7 @@ def reporting_unlisted(
             one = reader.instance(key)
             if one is None or not one.alive or one.environment != environment:
                 continue  # metrics of an ended instance stay for a while
-            if now - one.launched_at > SETTLED:
+            if now - one.launched_at > LISTING_DELAY:
                 found.append(one)
     if len(keys) > MOST_ASKED and found:
         raise CloudError(

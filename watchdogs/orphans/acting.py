@@ -1,7 +1,7 @@
 """Carries out the plan of the orphan watchdog: marks, and stops after a final check.
 
 Steps of a mark: tag → ledger → message; a mark that the ledger does not know is made again. Steps of a stop: final
-check → recorded → stopped → mark removed. If the pass is killed in between, the next pass settles it.
+check → recorded → stopped → mark removed. If the pass is killed in between, the next pass resolves it.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class OrphanActor:
         self._orphans = {instance.id: instance for instance in seen.orphans}
         self._rules = {rule.name: rule for rule in seen.rules}
 
-    def settle(self, decision: Decision) -> None:
+    def recover(self, decision: Decision) -> None:
         """Record the outcome of a stop that a killed pass began. An instance that still runs is judged again."""
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:

@@ -53,7 +53,7 @@ def decide(seen: OrphanObservation, now: datetime, checks: Sequence[Check] | Non
             why = Objection(reason=Reason.METRICS_IMPLAUSIBLE, detail="two machines have this name")
             decisions.append(_kept(seen, instance, rule, why, now))
         else:
-            decisions.append(_unless_unseen(seen, rule, _decide_one(seen, instance, rule, now, checks)))
+            decisions.append(_unless_unaccepted(seen, rule, _decide_one(seen, instance, rule, now, checks)))
     # instances without failed attempts come first: one that can never be stopped would use up the budget
     for n in sorted(range(len(decisions)), key=lambda n: tried_last(seen.attempts, decisions[n].resource)):
         decisions[n] = remaining.take(decisions[n])
@@ -164,8 +164,8 @@ class _Remaining:
         return decision
 
 
-def _unless_unseen(seen: OrphanObservation, rule: OrphanPolicy, decision: Decision) -> Decision:
-    if rule.name not in seen.unseen or decision.action in (Action.KEEP, Action.UNMARK):
+def _unless_unaccepted(seen: OrphanObservation, rule: OrphanPolicy, decision: Decision) -> Decision:
+    if rule.name not in seen.unaccepted or decision.action in (Action.KEEP, Action.UNMARK):
         return decision
     detail = f"would {decision.action}: {decision.reason.sentence}"
     return replace(decision, action=Action.KEEP, reason=Reason.POLICY_UNSEEN, detail=detail)

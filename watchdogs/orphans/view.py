@@ -53,7 +53,7 @@ class OrphanObservation:
     """By instance and rule: when this fleet marked it last. A mark of another fleet does not start a grace."""
     paused_by: Mapping[str, str] = field(default_factory=dict[str, str])
     """By rule: who paused it, until when and why."""
-    unseen: frozenset[str] = frozenset()
+    unaccepted: frozenset[str] = frozenset()
     """Rules without a dry run."""
     stopped_this_hour: Mapping[str, int] = field(default_factory=dict[str, int])
     """Stops within the hour, by rule."""

@@ -67,7 +67,7 @@ class OrphanWatchdog:
         except MetricsError as error:
             seen = error.seen
             self._scope.announce(f"metrics of the GPUs cannot be read: {error}")
-        plan = decide(replace(seen, unseen=frozenset()), now)
+        plan = decide(replace(seen, unaccepted=frozenset()), now)
         if self._scope.only is None:
             see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen, plan=plan)
@@ -81,7 +81,7 @@ class OrphanWatchdog:
         seen = self.observe(now)
         executor = Executor(self._ports, RULES)
         actor = OrphanActor(self._ports, self._account, executor, seen, self._look_again)
-        executor.settle(actor.settle)
+        executor.recover(actor.recover)
         plan = decide(seen, now)
         executor.record(plan)
         actor.act(plan)
@@ -116,7 +116,7 @@ class OrphanWatchdog:
             ),
             marked_at=self._marks(now),
             paused_by=_paused(self._rules, brakes),
-            unseen=frozenset(
+            unaccepted=frozenset(
                 name
                 for name, digest in digests(self._document, WATCHDOG).items()
                 if not ledger.policy_seen(WATCHDOG, name, digest)

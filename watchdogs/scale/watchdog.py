@@ -46,14 +46,14 @@ class ScaleWatchdog:
         now = self._ports.clock.now()
         views, targets = self._look(now)
         executor = Executor(self._ports, RULES)
-        executor.settle(partial(self._settle, executor, targets))
+        executor.recover(partial(self._recover, executor, targets))
         plan = decide(views, now)
         executor.record(plan)
         for decision in plan.acting:
             executor.attempt(decision, partial(self._retarget, executor, targets))
         return executor.finish(views, plan)
 
-    def _settle(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> None:
+    def _recover(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> None:
         """Record the outcome of a write that a killed pass began. If it was not written, it is decided again."""
         there = targets.get(decision.resource)
         if there is None or there.value != decision.to_size:

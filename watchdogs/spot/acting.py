@@ -43,7 +43,7 @@ RULES: Final = ExecutionRules(
 )
 
 
-def settle(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
+def recover(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
     """Record the outcome of an unfinished end. An instance that still runs is judged again. Raises OSError."""
     if not is_terminated(ports, document, ports.inventory.instance(decision.resource)):
         executor.cancelled(decision, "an earlier pass was killed before it ended it; judged again")

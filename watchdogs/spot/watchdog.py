@@ -98,7 +98,7 @@ class SpotWatchdog:
         self._observations = _observations_of(self._ports, self._lists)
         self._answers = acting.PendingResizes(self._document, self._ports, self._observations)
         executor = Executor(self._ports, acting.RULES)
-        executor.settle(partial(acting.settle, executor, self._ports, self._document))
+        executor.recover(partial(acting.recover, executor, self._ports, self._document))
         rounds = 0
         while True:
             now = self._ports.clock.now()
@@ -171,7 +171,7 @@ class SpotWatchdog:
         """Notify people once of problems that they must fix. Record each again after a day."""
         for decision in troubles(plan):
             noted_at = seen.known.reported.get((decision.resource, decision.reason))
-            if decision.resource in executor.unsettled or (noted_at and plan.at - noted_at < NOTED_EVERY):
+            if decision.resource in executor.unresolved or (noted_at and plan.at - noted_at < NOTED_EVERY):
                 continue
             if noted_at is None:
                 key = f"{decision.reason}:{decision.resource}:{plan.at:%Y%m%dt%H%M}"

@@ -82,10 +82,10 @@ def booted(host: Host) -> None:
     """Do the same as `host start`."""
     releases = host.releases
     try:
-        if releases.settle(LATER):
+        if releases.recover(LATER):
             return
     except ReleaseError as error:
-        host.announced.append(str(error))  # systemd restarts the unit, which finds nothing to settle
+        host.announced.append(str(error))  # systemd restarts the unit, which finds nothing to recover
     chosen = releases.chosen()
     assert chosen is not None
     releases.stage(chosen.current)
@@ -120,7 +120,7 @@ def test_a_release_change_killed_at_any_line_is_completed_or_rolled_back(
         booted(replaced(host) if line % 3 == 0 else host)
         _is_whole(host, before, f"killed at line {line}")
         ends.add(host.machine.running)
-        assert not host.releases.settle(LATER), "a second boot finds nothing to do"
+        assert not host.releases.recover(LATER), "a second boot finds nothing to do"
     else:
         pytest.fail(f"more than {MOST_LINES} lines: not killed at all of them")
     target = "two" if change is upgraded else "one"
@@ -171,7 +171,7 @@ def test_only_one_release_change_at_a_time(tmp_path: Path) -> None:
 
     def health_problem() -> None:
         with pytest.raises(ReleaseBusyError, match="wait until it ends"):
-            other.settle(NOW)
+            other.recover(NOW)
         seen.append("looked")
 
     host.machine.looks = health_problem
@@ -183,5 +183,5 @@ def test_an_unreadable_note_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     host = make_host(tmp_path)
     host.releases.places.change.write_text("{")
     with pytest.raises(ReleaseError, match=r"change\.json: cannot be used.*ledger\.before-upgrade\.db"):
-        host.releases.settle(NOW)
+        host.releases.recover(NOW)
     assert host.machine.running == "one"

@@ -262,7 +262,7 @@ def test_a_compromised_service_cannot_control_root(host: Machine) -> None:
         assert not host.is_true(*host.as_unit("gpufleet-router.service", "gpufleet-router", *write))
     change = {"version": 1, "before": SHA256, "to": f"../../../{state}/evil", "schema": None, "wrong": None}
     path = made_by_root(host, json.dumps(change))
-    output = host.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "settle", code=1)
+    output = host.run("/opt/gpu-fleet/current/bin/gpufleet", "host", "recover", code=1)
     assert "is not a sha256" in output
     assert not host.is_true("test", "-e", "/tmp/pwned")
     host.run("rm", path)

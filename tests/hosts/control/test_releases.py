@@ -148,7 +148,7 @@ def test_a_note_without_a_valid_digest_is_refused(host: Host, name: object, note
     path, body = bodies[note]
     path.write_text(json.dumps(body))
     with pytest.raises(ReleaseError, match="cannot be used"):
-        host.releases.settle(NOW) if note == "change" else host.releases.chosen()
+        host.releases.recover(NOW) if note == "change" else host.releases.chosen()
     assert (host.linked, host.machine.log) == ("one", [])
 
 
@@ -203,7 +203,7 @@ def test_no_file_of_root_is_opened_through_a_link(host: Host, name: str, tmp_pat
     path.unlink(missing_ok=True)
     path.symlink_to(outside)
     with suppress(ReleaseError):
-        host.releases.settle(NOW)
+        host.releases.recover(NOW)
     with suppress(ReleaseError):
         host.releases.choose(host.digests["one"], None, NOW)
         host.releases.chosen()

@@ -81,7 +81,7 @@ def test_each_service_reads_only_its_own_secrets() -> None:
     }
     watch, console = ["/run/gpu-fleet/secrets/watch.env"], ["/run/gpu-fleet/secrets/console.env"]
     assert found == {
-        **{"boot": [], "settle": [], "feed": [], "router": [], "prometheus": [], "alertmanager": []},
+        **{"boot": [], "recover": [], "feed": [], "router": [], "prometheus": [], "alertmanager": []},
         **{"watch": watch, "backup": watch, "digest": watch, "console": console},
     }
 

@@ -81,7 +81,7 @@ def test_only_services_for_other_machines_listen_on_the_network() -> None:
     assert open_ == {"gpufleet-router.service", "gpufleet-console.service"}
 
 
-AS_ROOT = (units.BOOT, f"{units.SETTLE}.service")
+AS_ROOT = (units.BOOT, f"{units.RECOVER}.service")
 """Units that mount the volume, create users, and start and stop the others."""
 
 

@@ -21,7 +21,7 @@ from serving import engine_container
 from tests.fixtures.node.fake_node import START, FakeUnits, Machine, settings
 
 MARGIN = timedelta(seconds=5)
-SETTLE = timedelta(seconds=3)
+QUIET_TIME = timedelta(seconds=3)
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ def test_every_drain_meets_its_deadline_and_cuts_no_request_with_enough_time(
             quiet_since=quiet_since,
             stopping_since=stopping_since,
         )
-        move = next_step(order, facts, margin=margin, settle=SETTLE)
+        move = next_step(order, facts, margin=margin, quiet_time=QUIET_TIME)
         if move is DrainStep.FINISH:
             break
         if move is DrainStep.STOP:

@@ -44,7 +44,7 @@ class Box(Resource):
         self.boxes[ident] = {**inputs, "version": 1}
         return ident
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if inputs.get("sick"):
             raise NotReadyError("waited 1 s for the box to be well")
 

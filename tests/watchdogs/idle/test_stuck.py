@@ -241,7 +241,7 @@ def test_a_leftover_of_a_killed_update_is_not_a_member_of_the_pool() -> None:
     assert done.plan.decisions[0].usd_per_hour is not None and not fake.drains
 
 
-def test_an_end_in_a_removed_group_is_settled_once_the_instance_has_ended() -> None:
+def test_an_end_in_a_removed_group_is_resolved_once_the_instance_has_ended() -> None:
     fake = due(1)
     watchdog = make_watchdog(fake, **rules())
     fake.kill_at("end", watchdog.apply)
@@ -290,7 +290,7 @@ def test_a_mark_of_a_killed_pass_is_recorded_and_notified(works: bool) -> None:
     assert [key.split(":")[0] + ":" for key in fake.messages] == [word]
 
 
-def test_a_mark_of_an_ended_instance_is_settled() -> None:
+def test_a_mark_of_an_ended_instance_is_resolved() -> None:
     fake = idle_fleet(1)
     watchdog = make_watchdog(fake, **rules())
     fake.kill_at("tag", watchdog.apply)

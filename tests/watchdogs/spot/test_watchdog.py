@@ -271,7 +271,7 @@ def test_unfinished_end_of_a_removed_group_does_not_fail_later_passes() -> None:
 @pytest.mark.parametrize("second", range(1, 30))
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_a_failed_boot_counts_once_however_often_its_passes_are_killed(first: int, second: int) -> None:
-    """Killed so many calls after the end, and then, before so many, the pass that would settle it."""
+    """Killed so many calls after the end, and then, before so many, the pass that would resolve it."""
     fake = spread_fleet()
     one = instance(1).id
     fail_boot(fake, one)

@@ -120,12 +120,12 @@ def next_victim(group: EmulatedGroup, refresh: Refresh, now: datetime) -> Member
     refresh.left = len(outdated)
     desired = group.desired_capacity or 0
     serving = sum(1 for member in group.members if _serves(member, refresh, now))
-    settled = serving == len(group.members) >= desired
+    complete = serving == len(group.members) >= desired
     if not outdated:
-        if settled:
+        if complete:
             refresh.status, refresh.ended, refresh.surging = "Successful", now, False
         return None
-    spared = settled if refresh.launches_first else serving > refresh.least_of(desired)
+    spared = complete if refresh.launches_first else serving > refresh.least_of(desired)
     return min(outdated, key=lambda member: member.instance.launched) if spared else None
 
 

@@ -35,7 +35,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self.settled = threading.Event()
+        self.start_ended = threading.Event()
         """Set when the pack has started, has failed to start, or will not be started."""
         self._server, self.port = make_server(8, (self,))
         self._server.start()
@@ -47,7 +47,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
 
     def stop(self) -> None:
         """Stop serving, and start no more processes."""
-        self.settled.set()
+        self.start_ended.set()
         self._server.stop(grace=None)
         if self._channel is not None:
             self._channel.close()
@@ -68,7 +68,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
         if name == "Handshake":
             return analyzer.AnalyzerHandshakeResponse().SerializeToString()
         if name == "Cancel" and self._channel is None:
-            self.settled.set()
+            self.start_ended.set()
             return empty_pb2.Empty().SerializeToString()
         environment: Mapping[str, str] = {}
         if name == "ConfigureStack":
@@ -89,7 +89,7 @@ class PolicyProxy(grpc.GenericRpcHandler):
                     self._process = self._start(environment)
                     port = int(_first_line(self._process))
                 finally:
-                    self.settled.set()
+                    self.start_ended.set()
                 self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
             return self._channel
 

@@ -122,7 +122,7 @@ class LanguageHost(language_pb2_grpc.LanguageRuntimeServicer):
         )
         context.add_callback(proxy.stop)
         yield _stdout(f"{proxy.port}\n".encode())
-        proxy.settled.wait()
+        proxy.start_ended.wait()
         process = proxy.process
         if process is None:
             return

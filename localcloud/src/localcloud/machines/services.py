@@ -199,12 +199,12 @@ class Service:
 
     def _send_stop(self) -> None:
         if self.main_pid is None:
-            self._settle_stopped()
+            self._set_stopped()
         elif self.unit.kill_mode is not KillMode.NONE:
             group = self.unit.kill_mode is KillMode.CONTROL_GROUP
             self.host.signal(self.main_pid, self.unit.kill_signal, group=group)
 
-    def _settle_stopped(self) -> None:
+    def _set_stopped(self) -> None:
         failed = self.result == "timeout"
         self.state, self._deadline = (State.FAILED if failed else State.INACTIVE), None
         self._queue.clear()
@@ -213,7 +213,7 @@ class Service:
         clean = code == 0 or code in _CLEAN_SIGNALS or str(code) in self.unit.success_exit_status
         if self.state is State.DEACTIVATING:
             if self._helper is None:
-                self._settle_stopped()
+                self._set_stopped()
             return
         if clean and self.unit.restart is not Restart.ALWAYS:
             self.state = State.ACTIVE if self.unit.remain_after_exit else State.INACTIVE

@@ -89,7 +89,7 @@ class Resource(ABC):
     def create(self, cloud: Cloud, inputs: Properties) -> str:
         """Create the resource and return its id."""
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:  # noqa: B027
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:  # noqa: B027
         """Finish a resource that exists already; a failure here keeps it in the state."""
 
     @abstractmethod

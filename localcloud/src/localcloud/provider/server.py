@@ -153,7 +153,7 @@ class Provider(provider_pb2_grpc.ResourceProviderServicer):
                 )
             cloud = self._cloud(inputs, request.timeout)
             ident = resource.create(cloud, inputs)
-            problem = self._problem(lambda: resource.settle(cloud, ident, inputs))
+            problem = self._problem(lambda: resource.after_create(cloud, ident, inputs))
             outputs = self._outputs(resource, cloud, ident, inputs, {})
             if problem is not None:
                 _abort_not_ready(context, ident, outputs, inputs, problem)

@@ -188,7 +188,7 @@ class Group(Resource):
         )
         return name
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if processes := inputs.get("suspendedProcesses"):
             cloud.client("autoscaling").suspend_processes(AutoScalingGroupName=ident, ScalingProcesses=processes)
         limit = _duration(inputs.get("waitForCapacityTimeout", "10m"))

@@ -74,7 +74,7 @@ class LoadBalancer(Resource):
         )
         return str(answer["LoadBalancers"][0]["LoadBalancerArn"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._set_attributes(cloud, ident, inputs, frozenset(inputs))
 
     def _set_attributes(self, cloud: Cloud, ident: str, inputs: Properties, keys: frozenset[str]) -> None:
@@ -171,7 +171,7 @@ class TargetGroup(Resource):
         )
         return str(answer["TargetGroups"][0]["TargetGroupArn"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._set_attributes(cloud, ident, inputs, frozenset(inputs))
 
     def _set_attributes(self, cloud: Cloud, ident: str, inputs: Properties, keys: frozenset[str]) -> None:

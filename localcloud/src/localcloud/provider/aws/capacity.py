@@ -69,7 +69,7 @@ class CapacityReservation(Resource):
         )
         return str(answer["CapacityReservation"]["CapacityReservationId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         cloud.wait(f"{ident} to be active", lambda: (self._find(cloud, ident) or {}).get("State") == "active")
 
     def _find(self, cloud: Cloud, ident: str) -> dict[str, Any] | None:

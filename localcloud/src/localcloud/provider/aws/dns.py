@@ -29,7 +29,7 @@ class Zone(Resource):
         )
         return str(answer["HostedZone"]["Id"]).rpartition("/")[2]
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         client = cloud.client("route53")
         for network in items(inputs, "vpcs")[1:]:
             client.associate_vpc_with_hosted_zone(HostedZoneId=ident, VPC=_vpc(cloud, network))

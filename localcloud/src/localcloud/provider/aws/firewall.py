@@ -43,7 +43,7 @@ class SecurityGroup(Resource):
         )
         return str(answer["GroupId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         # EC2 adds a rule for all outgoing traffic; the real provider removes it, so that all rules are the program's
         group = self._find(cloud, ident)
         if group and group.get("IpPermissionsEgress"):

@@ -206,7 +206,7 @@ class InstanceProfile(Resource):
         )
         return name
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if role := inputs.get("role"):
             cloud.client("iam").add_role_to_instance_profile(InstanceProfileName=ident, RoleName=role)
 
@@ -229,7 +229,7 @@ class InstanceProfile(Resource):
         iam = cloud.client("iam")
         if change.touches("role"):
             self._remove(cloud, ident)
-            self.settle(cloud, ident, change.new)
+            self.after_create(cloud, ident, change.new)
         if change.touches("tags"):
             put, remove = tag_changes(change)
             iam.untag_instance_profile(InstanceProfileName=ident, TagKeys=remove)

@@ -38,7 +38,7 @@ class Key(Resource):
         )
         return str(answer["KeyMetadata"]["KeyId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._set(cloud, ident, inputs, frozenset(inputs))
 
     def _set(self, cloud: Cloud, ident: str, inputs: Properties, keys: frozenset[str]) -> None:

@@ -84,7 +84,7 @@ class Instance(Resource):
         )
         return str(answer["Instances"][0]["InstanceId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         _wait_until_running(cloud, ident)
         if inputs.get("sourceDestCheck") is False:
             cloud.client("ec2").modify_instance_attribute(InstanceId=ident, SourceDestCheck={"Value": False})
@@ -274,7 +274,7 @@ class Volume(Resource):
         )
         return str(answer["VolumeId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         cloud.wait(f"{ident} to be available", lambda: (self._find(cloud, ident) or {}).get("State") == "available")
 
     def _find(self, cloud: Cloud, ident: str) -> dict[str, Any] | None:

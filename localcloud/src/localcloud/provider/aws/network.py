@@ -54,7 +54,7 @@ class Vpc(Resource):
         )
         return str(answer["Vpc"]["VpcId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._set_names(cloud, ident, inputs, frozenset(inputs))
 
     def _set_names(self, cloud: Cloud, ident: str, inputs: Properties, keys: frozenset[str]) -> None:
@@ -122,7 +122,7 @@ class Subnet(Resource):
         )
         return str(answer["Subnet"]["SubnetId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if "mapPublicIpOnLaunch" in inputs:
             self._set_public(cloud, ident, inputs)
 
@@ -162,7 +162,7 @@ class InternetGateway(Resource):
         answer = cloud.client("ec2").create_internet_gateway(TagSpecifications=tags)
         return str(answer["InternetGateway"]["InternetGatewayId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if "vpcId" in inputs:
             cloud.client("ec2").attach_internet_gateway(InternetGatewayId=ident, VpcId=inputs["vpcId"])
 
@@ -182,7 +182,7 @@ class InternetGateway(Resource):
     def update(self, cloud: Cloud, ident: str, change: Change) -> None:
         if change.touches("vpcId"):
             self._detach(cloud, ident, change.old)
-            self.settle(cloud, ident, change.new)
+            self.after_create(cloud, ident, change.new)
         update_ec2_tags(cloud, ident, change)
 
     def _detach(self, cloud: Cloud, ident: str, state: Properties) -> None:
@@ -245,7 +245,7 @@ class NatGateway(Resource):
         )
         return str(answer["NatGateway"]["NatGatewayId"])
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         cloud.wait(f"{ident} to be available", lambda: (self._find(cloud, ident) or {}).get("State") == "available")
 
     def _find(self, cloud: Cloud, ident: str) -> Document | None:

@@ -42,7 +42,7 @@ class Bucket(Resource):
         cloud.client("s3").create_bucket(**request)
         return name
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._set_tags(cloud, ident, inputs.get("tags"))
 
     def _set_tags(self, cloud: Cloud, ident: str, tags: dict[str, str] | None) -> None:

@@ -118,7 +118,7 @@ class InstanceGroup(RestResource):
     volatile = frozenset({"size"})
     rules = (NAME_RULE, _members_fit)
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         self._change_members(cloud, ident, "addInstances", items(inputs, "instances"))
 
     def read(self, cloud: Cloud, ident: str, state: Properties) -> Properties | None:

@@ -119,7 +119,7 @@ class InstanceGroupManager(RestResource):
         size = {"targetSize": raw["targetSize"]} if "targetSize" in raw else {}
         return {**super().shown(cloud, raw, state), "statuses": _statuses(raw), **size}
 
-    def settle(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
+    def after_create(self, cloud: Cloud, ident: str, inputs: Properties) -> None:
         if inputs.get("waitForInstances"):
             self._wait_until_stable(cloud, ident)
 
