@@ -20,9 +20,9 @@ from localcloud.time_scale import FAST
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import Folders, find_folders
 from gpufleet.toolchain.pulumi_cli import find_pulumi
-from scripts.demo import cast
-from scripts.demo.stage import Stage, StoryError, red
-from scripts.demo.story import farewell, run_story
+from scripts.demo import variants
+from scripts.demo.session import DemoError, Session, red
+from scripts.demo.steps import run_steps, shut_down
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cloud", type=Cloud, choices=list(Cloud), default=Cloud.AWS, help="the cloud of the demo")
     parser.add_argument(
         "--engine",
-        default=cast.SIMULATED.engine.value,
-        help=f"the engine of the pool chat: one of {', '.join(cast.Engine)}",
+        default=variants.SIMULATED.engine.value,
+        help=f"the engine of the pool chat: one of {', '.join(variants.Engine)}",
     )
     parser.add_argument(
         "--control",
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--summary", type=Path, help="write the facts of the run to this file, as JSON")
     options = parser.parse_args(arguments)
     try:
-        players = cast.choose(options.engine)
-    except cast.CastError as error:
+        variant = variants.choose(options.engine)
+    except variants.VariantError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -57,58 +57,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     enter(local_environment(folders, pulumi, {**FAST, **os.environ}, options.cloud))
     environment = marked(os.environ, folders)
     environment["COLUMNS"] = str(max(80, min(shutil.get_terminal_size((125, 40)).columns - 5, 140)))
-    stage = Stage(root=folders.root, environment=environment, cloud=options.cloud, cast=players)
-    stage.replaces_control_host = options.control == "machine"
+    session = Session(root=folders.root, environment=environment, cloud=options.cloud, variant=variant)
+    session.replaces_control_host = options.control == "machine"
     began = time.monotonic()
-    code = _play(stage, folders)
-    stage.facts |= {"exit_code": code, "steps": stage.steps, "seconds": round(time.monotonic() - began, 1)}
+    code = _run_all(session, folders)
+    session.facts |= {"exit_code": code, "steps": session.steps, "seconds": round(time.monotonic() - began, 1)}
     if options.summary is not None:
-        options.summary.write_text(json.dumps(stage.facts, indent=1, default=str) + "\n")
+        options.summary.write_text(json.dumps(session.facts, indent=1, default=str) + "\n")
     if code == 0:
-        print(f"\nThe demo succeeded in {stage.facts['seconds']:.0f} s. {players.closing}")
+        print(f"\nThe demo succeeded in {session.facts['seconds']:.0f} s. {variant.closing}")
     return code
 
 
-def _play(stage: Stage, folders: Folders) -> int:
+def _run_all(session: Session, folders: Folders) -> int:
     code = 1
     try:
-        _clear_earlier(stage, folders)
-        if stage.cast.engine is cast.Engine.VLLM:
-            cast.prepare(stage.note)
-        stage.settings = cast.write_settings(folders, stack_of(stage.cloud), stage.cast)
-        if stage.cast.note:
-            stage.note(stage.cast.note)
-        run_story(stage)
-        farewell(stage)
+        _clear_earlier(session, folders)
+        if session.variant.engine is variants.Engine.VLLM:
+            variants.prepare(session.note)
+        session.settings = variants.write_settings(folders, stack_of(session.cloud), session.variant)
+        if session.variant.note:
+            session.note(session.variant.note)
+        run_steps(session)
+        shut_down(session)
         code = 0
-    except (StoryError, LocalError, cast.CastError) as error:
+    except (DemoError, LocalError, variants.VariantError) as error:
         print(red(f"\ndemo: {error}"), file=sys.stderr)
-        stage.facts["error"] = str(error)
+        session.facts["error"] = str(error)
         _keep_logs(folders)
     except KeyboardInterrupt:
         print(red("\ndemo: interrupted; cleaning up"), file=sys.stderr)
         code = 130
     finally:
-        _clean_up(stage, folders)
+        _clean_up(session, folders)
     return code
 
 
-def _clear_earlier(stage: Stage, folders: Folders) -> None:
+def _clear_earlier(session: Session, folders: Folders) -> None:
     if _left(folders):
-        stage.note("an embedded cloud of this clone still runs (a demo that was killed?): it is stopped first")
-        stage.end_cloud()
+        session.note("an embedded cloud of this clone still runs (a demo that was killed?): it is stopped first")
+        session.end_cloud()
 
 
-def _clean_up(stage: Stage, folders: Folders) -> None:
+def _clean_up(session: Session, folders: Folders) -> None:
     """Whatever happened, nothing is left behind. A second Ctrl-C does not stop this; it has its own limits."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    stage.end_running()
+    session.end_running()
     if not _left(folders):
         return
     try:
-        stage.end_cloud()
-    except StoryError as error:
+        session.end_cloud()
+    except DemoError as error:
         print(red(f"demo: {error}; run `gpufleet local down` to stop what is left"), file=sys.stderr)
 
 
@@ -117,7 +117,7 @@ def _left(folders: Folders) -> bool:
 
 
 def _keep_logs(folders: Folders) -> None:
-    """Machines' logs go with the machines: keep those of a story that failed."""
+    """Machines' logs go with the machines: keep those of a demo that failed."""
     kept = folders.local / "failed-demo"
     shutil.rmtree(kept, ignore_errors=True)
     for log in folders.machines.glob("*/var/log/**/*.log"):

@@ -1,5 +1,6 @@
-"""The demo's control host as a machine of the embedded cloud: created by `pulumi up`, ended in the middle of the
-story, and replaced by another one with the same volume. Checks what the new one has of the old one's data."""
+"""The demo's control host as a machine of the embedded cloud: created by `pulumi up`, terminated in the
+middle of the demo, and replaced by another one with the same volume. Checks that the new one has the old one's data.
+"""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
 from hosts.control.paths import HostPaths
 from scripts.demo import observe
-from scripts.demo.stage import Stage, StoryError
+from scripts.demo.session import DemoError, Session
 from scripts.demo.traffic import Traffic
 
 MACHINES: Final = {Cloud.AWS: "m6i.large", Cloud.GCP: "e2-standard-2"}
@@ -38,20 +39,20 @@ class Host:
     address: str
     places: HostPaths
 
-    def run(self, stage: Stage, *arguments: str) -> None:
+    def run(self, session: Session, *arguments: str) -> None:
         """A command of its release, as a person on the machine gives it, echoed and shown."""
-        self._there(stage).run(self._program, *arguments, codes=(0, 3))
+        self._there(session).run(self._program, *arguments, codes=(0, 3))
 
-    def ask(self, stage: Stage, *arguments: str, codes: Sequence[int] = (0, 3)) -> Any:
+    def ask(self, session: Session, *arguments: str, codes: Sequence[int] = (0, 3)) -> Any:
         """The same, for its answer only: exit code and stdout."""
-        return self._there(stage).ask(self._program, *arguments, codes=codes)
+        return self._there(session).ask(self._program, *arguments, codes=codes)
 
-    def _there(self, stage: Stage) -> Stage:
+    def _there(self, session: Session) -> Session:
         root = self.places.root
-        fleet = {"GPUFLEET_FLEET": stage.facts["fleet_url"]}
+        fleet = {"GPUFLEET_FLEET": session.facts["fleet_url"]}
         # as its units do: a ledger with a relative path is on the volume
         environment = MachineSpec.load(root).environment(root) | fleet
-        return replace(stage, environment=environment, folder=self.places.ledger.parent)
+        return replace(session, environment=environment, folder=self.places.ledger.parent)
 
     @property
     def _program(self) -> str:
@@ -70,27 +71,27 @@ class Traces:
     """Ids of their instances."""
 
 
-def replace_in_the_middle(stage: Stage, traffic: Traffic) -> None:
-    """Create a control host, give it data, end it, and wait for another. Raises StoryError if any data is lost."""
-    stage.title(
+def replace_in_the_middle(session: Session, traffic: Traffic) -> None:
+    """Create a control host, give it data, end it, and wait for another. Raises DemoError if any data is lost."""
+    session.title(
         "The control host as its own machine: created by pulumi up, lost and replaced; its volume keeps the data"
     )
     failed, fleet = traffic.counted().failed, _gpu_instances()
-    made = stage.run("gpufleet", "bundle", "--no-dependencies", "--json").json()
-    stage.settings = write_settings(stage, made["sha256"])
-    stage.note("the same settings plus `control:`, with that bundle as its software")
-    _up(stage)
-    first = _wait_until_well(stage)
-    traces = _leave_traces(stage, first)
-    _end(stage, first)
-    _up(stage, "--refresh")
-    second = _wait_until_well(stage)
-    _find_traces(stage, second, traces)
-    stage.fact("control_hosts", [first.address, second.address])
+    made = session.run("gpufleet", "bundle", "--no-dependencies", "--json").json()
+    session.settings = write_settings(session, made["sha256"])
+    session.note("the same settings plus `control:`, with that bundle as its software")
+    _up(session)
+    first = _wait_until_well(session)
+    traces = _leave_traces(session, first)
+    _end(session, first)
+    _up(session, "--refresh")
+    second = _wait_until_well(session)
+    _find_traces(session, second, traces)
+    session.fact("control_hosts", [first.address, second.address])
     if changed := fleet ^ _gpu_instances():
-        raise StoryError(f"GPU instances changed while the control host was replaced: {sorted(changed)}")
+        raise DemoError(f"GPU instances changed while the control host was replaced: {sorted(changed)}")
     lost = traffic.counted().failed - failed
-    stage.fact("failed_meanwhile", lost, f"GPU instances did not change; requests that failed meanwhile: {lost}")
+    session.fact("failed_meanwhile", lost, f"GPU instances did not change; requests that failed meanwhile: {lost}")
 
 
 def with_control(settings: dict[str, Any], cloud: Cloud, sha256: str) -> dict[str, Any]:
@@ -100,95 +101,95 @@ def with_control(settings: dict[str, Any], cloud: Cloud, sha256: str) -> dict[st
     return settings
 
 
-def write_settings(stage: Stage, sha256: str) -> tuple[str, ...]:
+def write_settings(session: Session, sha256: str) -> tuple[str, ...]:
     """The stack's present settings with a control host, below `.local`. Returns Pulumi's arguments for them."""
-    name = f"Pulumi.{stack_of(stage.cloud)}.yaml"
-    now = stage.root / (stage.settings[-1] if stage.settings else f"stacks/config/{name}")
-    changed = with_control(yaml.safe_load(now.read_text("utf-8")), stage.cloud, sha256)
-    file = find_folders(stage.environment, stage.root).local / "demo" / name
+    name = f"Pulumi.{stack_of(session.cloud)}.yaml"
+    now = session.root / (session.settings[-1] if session.settings else f"stacks/config/{name}")
+    changed = with_control(yaml.safe_load(now.read_text("utf-8")), session.cloud, sha256)
+    file = find_folders(session.environment, session.root).local / "demo" / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(changed, sort_keys=False), "utf-8")
-    return ("--config-file", str(file.relative_to(stage.root)))
+    return ("--config-file", str(file.relative_to(session.root)))
 
 
-def unprotect(stage: Stage) -> None:
+def unprotect(session: Session) -> None:
     """Remove the protection of the volume with the ledger, so that `pulumi destroy` deletes it."""
-    stage.note("the control host's volume is protected from `pulumi destroy`; the demo removes the protection")
-    stage.run("pulumi", "state", "unprotect", "--all", "--yes", hide=UNCHANGED)
+    session.note("the control host's volume is protected from `pulumi destroy`; the demo removes the protection")
+    session.run("pulumi", "state", "unprotect", "--all", "--yes", hide=UNCHANGED)
 
 
-def _up(stage: Stage, *more: str) -> None:
+def _up(session: Session, *more: str) -> None:
     arguments = ("--yes", "--non-interactive", "--skip-preview", "--policy-pack", "policies")
-    stage.run("pulumi", "up", *more, *arguments, *stage.settings, hide=UNCHANGED)
+    session.run("pulumi", "up", *more, *arguments, *session.settings, hide=UNCHANGED)
 
 
 def _gpu_instances() -> frozenset[str]:
     return frozenset(one["id"] for one in observe.instances() if one["pool"])
 
 
-def _found(stage: Stage) -> Host | None:
-    machines = find_folders(stage.environment, stage.root).machines
-    mine = [one for one in observe.instances() if one["type"] == MACHINES[stage.cloud]]
+def _found(session: Session) -> Host | None:
+    machines = find_folders(session.environment, session.root).machines
+    mine = [one for one in observe.instances() if one["type"] == MACHINES[session.cloud]]
     if not mine or not mine[0]["address"]:
         return None
     places = HostPaths(root=machines / mine[0]["id"])
     return Host(id=mine[0]["id"], zone=mine[0]["zone"], address=mine[0]["address"], places=places)
 
 
-def _wait_until_well(stage: Stage) -> Host:
+def _wait_until_well(session: Session) -> Host:
     def wrong() -> str | None:
-        host = _found(stage)
+        host = _found(session)
         if host is None:
             return "there is no such machine yet"
         if not host.places.token.is_file():
             return "it boots"
-        done = host.ask(stage, "host", "check", codes=(0, 1, 3))
+        done = host.ask(session, "host", "check", codes=(0, 1, 3))
         return None if done.code == 0 else str(done.stdout)
 
-    stage.wait("all services of the control host are healthy", wrong, stage.cast.wait_s)
-    host = _found(stage)
+    session.wait("all services of the control host are healthy", wrong, session.variant.wait_s)
+    host = _found(session)
     if host is None:
-        raise StoryError("the control host disappeared after it was healthy")
-    stage.note(f"{host.id} in {host.zone}, {host.address}; on it:")
-    host.run(stage, "host", "check")
+        raise DemoError("the control host disappeared after it was healthy")
+    session.note(f"{host.id} in {host.zone}, {host.address}; on it:")
+    host.run(session, "host", "check")
     return host
 
 
-def _leave_traces(stage: Stage, host: Host) -> Traces:
+def _leave_traces(session: Session, host: Host) -> Traces:
     wanted = _gpu_instances()
 
     def missing() -> str | None:
         left = wanted - _serving(host, None)[1]
         return f"it has no sample of {sorted(left)}" if left else None
 
-    stage.wait("its Prometheus has found every engine", missing, stage.cast.wait_s)
+    session.wait("its Prometheus has found every engine", missing, session.variant.wait_s)
     at, serving = _serving(host, None)
-    host.run(stage, "pause", "batch", "--reason", REASON, "--for", "1h")
+    host.run(session, "pause", "batch", "--reason", REASON, "--for", "1h")
     silence = _silence(host)
-    stage.note(f"and a silence in its Alertmanager: {silence}")
-    _chat(stage, host, "its own router answers a chat request")
+    session.note(f"and a silence in its Alertmanager: {silence}")
+    _chat(session, host, "its own router answers a chat request")
     return Traces(silence=silence, at=at, serving=serving)
 
 
-def _find_traces(stage: Stage, host: Host, traces: Traces) -> None:
-    host.run(stage, "status")
-    brakes = str(host.ask(stage, "status", "--json").json())
+def _find_traces(session: Session, host: Host, traces: Traces) -> None:
+    host.run(session, "status")
+    brakes = str(host.ask(session, "status", "--json").json())
     if REASON not in brakes:
-        raise StoryError(f"the ledger of the new control host lacks the brake {REASON!r}")
-    stage.fact("brake_kept", True, "its ledger has the pause")
+        raise DemoError(f"the ledger of the new control host lacks the brake {REASON!r}")
+    session.fact("brake_kept", True, "its ledger has the pause")
     known = observe.get_json(f"http://{host.address}:9093/api/v2/silence/{traces.silence}")
     if known is None or known["status"]["state"] != "active":
-        raise StoryError(f"Alertmanager of the new control host lacks the silence {traces.silence}: {known}")
-    stage.fact("silence_kept", True, "its Alertmanager has the silence")
+        raise DemoError(f"Alertmanager of the new control host lacks the silence {traces.silence}: {known}")
+    session.fact("silence_kept", True, "its Alertmanager has the silence")
     if left := traces.serving - _serving(host, traces.at)[1]:
-        raise StoryError(f"Prometheus of the new control host has lost its samples of {sorted(left)}")
-    stage.fact("samples_kept", True, f"its Prometheus has the earlier samples of {len(traces.serving)} engines")
-    _chat(stage, host, "its router answers a chat request")
+        raise DemoError(f"Prometheus of the new control host has lost its samples of {sorted(left)}")
+    session.fact("samples_kept", True, f"its Prometheus has the earlier samples of {len(traces.serving)} engines")
+    _chat(session, host, "its router answers a chat request")
 
 
-def _end(stage: Stage, host: Host) -> None:
-    stage.note(f"{host.id} is terminated through the cloud's API, as in a hardware failure")
-    if stage.cloud is Cloud.AWS:
+def _end(session: Session, host: Host) -> None:
+    session.note(f"{host.id} is terminated through the cloud's API, as in a hardware failure")
+    if session.cloud is Cloud.AWS:
         import boto3
 
         boto3.client("ec2").terminate_instances(InstanceIds=[host.id])
@@ -198,8 +199,10 @@ def _end(stage: Stage, host: Host) -> None:
         from gpufleet.clouds.gcp.calls import GoogleCalls
 
         GoogleCalls(PROJECT).finish("instances", "delete", zone=host.zone, instance=host.id)
-    stage.wait(
-        "it is terminated", lambda: f"{host.id} still runs" if _found(stage) is not None else None, stage.cast.wait_s
+    session.wait(
+        "it is terminated",
+        lambda: f"{host.id} still runs" if _found(session) is not None else None,
+        session.variant.wait_s,
     )
 
 
@@ -224,11 +227,11 @@ def _silence(host: Host) -> str:
     url = f"http://{host.address}:9093/api/v2/silences"
     status, answer = request_json(url, json.dumps(body).encode(), "POST", 30)
     if status != 200:
-        raise StoryError(f"{url} answers {status}: {answer[:200]!r}")
+        raise DemoError(f"{url} answers {status}: {answer[:200]!r}")
     return str(json.loads(answer)["silenceID"])
 
 
-def _chat(stage: Stage, host: Host, text: str) -> None:
+def _chat(session: Session, host: Host, text: str) -> None:
     body = {"model": "chat", "max_tokens": 8, "messages": [{"role": "user", "content": "are you there"}]}
     url = f"http://{host.address}:8080/v1/chat/completions"
 
@@ -240,4 +243,4 @@ def _chat(stage: Stage, host: Host, text: str) -> None:
         return None if status == 200 else f"{url} answers {status}: {answer[:200]!r}"
 
     # its router has to meet every agent first
-    stage.wait(text, refused, stage.cast.wait_s)
+    session.wait(text, refused, session.variant.wait_s)

@@ -15,7 +15,7 @@ from localcloud.lifecycle.parts import CLOUD, PROMETHEUS_URL
 from localcloud.lifecycle.waiting import request_json
 
 from gpufleet.toolchain.folders import find_folders
-from scripts.demo.stage import Stage, StoryError
+from scripts.demo.session import DemoError, Session
 from serving.engines import CONTRACTS
 from serving.exposition import parse
 from serving.metrics import NODE_ENGINE_INFO
@@ -106,10 +106,10 @@ def _text(url: str, token: str | None = None) -> str | None:
 
 
 def query(expression: str) -> list[dict[str, Any]]:
-    """An instant query of the real Prometheus. Raises StoryError."""
+    """An instant query of the real Prometheus. Raises DemoError."""
     answer = get_json(f"{PROMETHEUS_URL}/api/v1/query?query={quote(expression)}")
     if answer is None or answer.get("status") != "success":
-        raise StoryError(f"Prometheus did not answer {expression!r}: {answer}")
+        raise DemoError(f"Prometheus did not answer {expression!r}: {answer}")
     return answer["data"]["result"]
 
 
@@ -123,18 +123,18 @@ def slack_messages_about(text: str) -> list[dict[str, Any]]:
     return [one for one in slack_messages() if text in str(one)]
 
 
-def router_pools(stage: Stage) -> dict[str, list[dict[str, Any]]]:
+def router_pools(session: Session) -> dict[str, list[dict[str, Any]]]:
     """Servers of each pool, as HAProxy sees them."""
-    state = str(stage.root / ".local" / "control" / "router")
-    known = stage.ask("gpufleet", "router", "status", "--state", state, "--json", codes=(0, 3)).json()
+    state = str(session.root / ".local" / "control" / "router")
+    known = session.ask("gpufleet", "router", "status", "--state", state, "--json", codes=(0, 3)).json()
     return {pool["name"]: pool["servers"] for pool in known["pools"]}
 
 
-def ready_servers(stage: Stage, wanted: Mapping[str, int]) -> Callable[[], str | None]:
-    """A condition for `Stage.wait`: HAProxy has at least that many servers up in each pool."""
+def ready_servers(session: Session, wanted: Mapping[str, int]) -> Callable[[], str | None]:
+    """A condition for `Session.wait`: HAProxy has at least that many servers up in each pool."""
 
     def look() -> str | None:
-        pools = router_pools(stage)
+        pools = router_pools(session)
         for name, count in wanted.items():
             up = [server for server in pools.get(name, []) if str(server.get("status", "")).upper().startswith("UP")]
             if len(up) < count:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.chaos.faults import BY_NAME
-from tests.chaos.run import play
+from tests.chaos.run import run_faults
 from tests.fixtures.networks import free_network
 
 INTERRUPTED = 130
@@ -30,7 +30,9 @@ def main() -> int:
         signal.signal(number, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-chaos-"))
     try:
-        verdicts = play(folder, free_network(), seed, faults=faults, minutes=options.minutes or None, announce=_print)
+        verdicts = run_faults(
+            folder, free_network(), seed, faults=faults, minutes=options.minutes or None, announce=_print
+        )
     except KeyboardInterrupt:
         shutil.rmtree(folder, ignore_errors=True)
         _print(f"seed {seed}: interrupted; its processes and files are removed")

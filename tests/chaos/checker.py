@@ -16,7 +16,7 @@ from typing import Any, Final
 import boto3
 
 from tests.chaos import notifications
-from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, Played, Verdict, epoch, key, read
+from tests.chaos.evidence import REGION, TAKEN_BY_CLOUD, Places, RunRecord, Verdict, epoch, key, read
 from tests.fixtures.local_token import KEYS
 
 CENT: Final = Decimal("0.01")
@@ -30,7 +30,7 @@ TARGET: Final = 3
 """Replicas that chat needs."""
 
 
-def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> list[Verdict]:
+def after_chaos(places: Places, record: RunRecord, report: Mapping[str, Any]) -> list[Verdict]:
     """Checks while everything still runs. `report`: the current cost report as JSON."""
     billing_log = read(f"{places.cloud}/_localcloud/billing-log")
     state = read(f"{places.cloud}/_localcloud/state")
@@ -38,12 +38,12 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
         ledger.row_factory = sqlite3.Row
         sink = read(f"{places.slack}/messages")
         return [
-            requests(played),
-            stops(billing_log, ledger, played),
+            requests(record),
+            stops(billing_log, ledger, record),
             messages(ledger, sink),
             notifications.notified_events(billing_log, sink),
-            notifications.alerts(notifications.fired(places.prometheus), sink, played),
-            notifications.dry(notifications.refusals(places.cloud), sink, played),
+            notifications.alerts(notifications.fired(places.prometheus), sink, record),
+            notifications.dry(notifications.refusals(places.cloud), sink, record),
             runs(ledger, billing_log),
             money(billing_log, report, places.cloud),
             sizes(state),
@@ -51,18 +51,18 @@ def after_chaos(places: Places, played: Played, report: Mapping[str, Any]) -> li
         ]
 
 
-def requests(played: Played) -> Verdict:
+def requests(record: RunRecord) -> Verdict:
     """Every request succeeds, except those in flight on a process that was killed."""
     lost = [
         f"{message} ({ended - began:.1f} s, ended at {datetime.fromtimestamp(ended, UTC):%H:%M:%S})"
-        for began, ended, message in played.failures
-        if not any(began <= killed and at <= ended for at, killed in played.kills)
+        for began, ended, message in record.failures
+        if not any(began <= killed and at <= ended for at, killed in record.kills)
     ]
-    seen = f"{played.answered} answered, {len(played.failures)} failed, {len(played.failures) - len(lost)} of them"
+    seen = f"{record.answered} answered, {len(record.failures)} failed, {len(record.failures) - len(lost)} of them"
     return Verdict(what="requests", seen=f"{seen} in flight on a killed process", wrong=tuple(lost))
 
 
-def stops(billing_log: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, played: Played) -> Verdict:
+def stops(billing_log: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, record: RunRecord) -> Verdict:
     """Only idle, broken, interrupted, fallback and surplus instances end, so that chat always serves."""
     ended = [one for one in billing_log if one["ended"] is not None]
     wrong = [
@@ -70,7 +70,7 @@ def stops(billing_log: Sequence[Mapping[str, Any]], ledger: sqlite3.Connection, 
         for one in ended
         if one["pool"] == "chat"
         and one["capacity_type"] != "on-demand"
-        and one["instance"] not in played.taken
+        and one["instance"] not in record.taken
         and _others(one, billing_log) < TARGET
     ]
     idle = "SELECT resource, reason FROM outcomes WHERE pool = 'chat' AND watchdog = 'idle' AND action = 'end'"

@@ -51,7 +51,7 @@ class BrokenGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class RunRecord:
     """What the run itself records: the faults that it injected and what its clients observed."""
 
     answered: int

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.stage import Stage
+from tests.chaos.testbed import ChaosTestbed
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class Memory:
     held: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-Step = Callable[[Stage, Memory], None]
+Step = Callable[[ChaosTestbed, Memory], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,30 +40,38 @@ def draw(seed: int, faults: Sequence[Fault]) -> Iterator[Fault]:
         yield from order.sample(list(faults), len(faults))
 
 
-def nothing(stage: Stage, memory: Memory) -> None:
+def nothing(testbed: ChaosTestbed, memory: Memory) -> None:
     """For a fault that ends by itself."""
 
 
-def down(name: str, how: Callable[[Stage, str], None], *parts: str, lasts_s: float, long_s: float) -> Fault:
-    """Stop processes of the control host in this order with `how` (Stage.kill or Stage.end), and start them in
-    reverse order."""
+def down(name: str, how: Callable[[ChaosTestbed, str], None], *parts: str, lasts_s: float, long_s: float) -> Fault:
+    """Stop processes of the control host in this order with `how` (ChaosTestbed.kill or ChaosTestbed.end), and start
+    them in reverse order."""
     return Fault(
-        name=name, inject=each(how, *parts), heal=each(Stage.start, *reversed(parts)), lasts_s=lasts_s, long_s=long_s
+        name=name,
+        inject=each(how, *parts),
+        heal=each(ChaosTestbed.start, *reversed(parts)),
+        lasts_s=lasts_s,
+        long_s=long_s,
     )
 
 
 def still(name: str, part: str, *, lasts_s: float, long_s: float) -> Fault:
     """A process of the control host is suspended: its ports are open, but it does not respond."""
     return Fault(
-        name=name, inject=each(Stage.freeze, part), heal=each(Stage.thaw, part), lasts_s=lasts_s, long_s=long_s
+        name=name,
+        inject=each(ChaosTestbed.freeze, part),
+        heal=each(ChaosTestbed.thaw, part),
+        lasts_s=lasts_s,
+        long_s=long_s,
     )
 
 
-def each(step: Callable[[Stage, str], None], *parts: str) -> Step:
+def each(step: Callable[[ChaosTestbed, str], None], *parts: str) -> Step:
     """Apply the step to each of these processes, in this order."""
 
-    def all_of_them(stage: Stage, memory: Memory) -> None:
+    def all_of_them(testbed: ChaosTestbed, memory: Memory) -> None:
         for part in parts:
-            step(stage, part)
+            step(testbed, part)
 
     return all_of_them

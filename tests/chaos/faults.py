@@ -8,8 +8,8 @@ import httpx
 from gpufleet.settings.document import PATH_IN_BUCKET
 from tests.chaos import bucket, host, machines, market, notifications
 from tests.chaos.fault import Fault, Memory, down, each, nothing, still
-from tests.chaos.ground import write_settings
-from tests.chaos.stage import STACK, Stage
+from tests.chaos.setup import write_settings
+from tests.chaos.testbed import STACK, ChaosTestbed
 from tests.fixtures.e2e.embedded_cloud import wait_for
 from tests.fixtures.local_token import BEARER
 
@@ -21,50 +21,50 @@ RESOLVER_S: Final = 5
 """How long a resolver waits for an unreachable server, once."""
 
 
-def _throttle(stage: Stage, memory: Memory) -> None:
+def _throttle(testbed: ChaosTestbed, memory: Memory) -> None:
     for service, code, status in (("ec2", "RequestLimitExceeded", 503), ("autoscaling", "Throttling", 400)):
         fault = {"service": service, "operation": "*", "code": code, "status": status, "times": 400}
-        stage.cloud.control("api-fault", fault)
+        testbed.cloud.control("api-fault", fault)
 
 
-def _throttle_bucket(stage: Stage, memory: Memory) -> None:
+def _throttle_bucket(testbed: ChaosTestbed, memory: Memory) -> None:
     """The bucket answers `slow down` while an instance is being replaced and the new one boots from it."""
     fault = {"service": "s3", "operation": "*", "code": "SlowDown", "status": 503, "times": 400}
-    stage.cloud.control("api-fault", fault)
-    market.take(stage, market.spot_of(stage)[:1])
+    testbed.cloud.control("api-fault", fault)
+    market.take(testbed, market.spot_of(testbed)[:1])
 
 
-def _unthrottle(stage: Stage, memory: Memory) -> None:
+def _unthrottle(testbed: ChaosTestbed, memory: Memory) -> None:
     """The fault is cleared when the router sees the cloud again: a replica unknown to the router is idle, and is
     rightly terminated."""
-    stage.delete("api-fault")
-    _wait_for_router(stage)
+    testbed.delete("api-fault")
+    _wait_for_router(testbed)
 
 
-def _wait_for_router(stage: Stage) -> None:
+def _wait_for_router(testbed: ChaosTestbed) -> None:
     cleared = time.time()
-    wait_for("the router sees the cloud again", lambda: stage.router_sees(cleared), BLIND_LIMIT_S)
+    wait_for("the router sees the cloud again", lambda: testbed.router_sees(cleared), BLIND_LIMIT_S)
 
 
-def _lose_names(stage: Stage, memory: Memory) -> None:
+def _lose_names(testbed: ChaosTestbed, memory: Memory) -> None:
     """The control host's resolver fails after some seconds, while an instance is being replaced."""
-    if not stage.names.is_there:
-        stage.announce("no C compiler is installed: the fault of name resolution is skipped")
-    stage.names.set(RESOLVER_S)
-    market.take(stage, market.spot_of(stage)[:1])
+    if not testbed.names.is_there:
+        testbed.announce("no C compiler is installed: the fault of name resolution is skipped")
+    testbed.names.set(RESOLVER_S)
+    market.take(testbed, market.spot_of(testbed)[:1])
 
 
-def _names_back(stage: Stage, memory: Memory) -> None:
-    stage.names.set(0)
-    _wait_for_router(stage)
+def _names_back(testbed: ChaosTestbed, memory: Memory) -> None:
+    testbed.names.set(0)
+    _wait_for_router(testbed)
 
 
-def _up_in_the_middle(stage: Stage, memory: Memory) -> None:
+def _up_in_the_middle(testbed: ChaosTestbed, memory: Memory) -> None:
     """Replace the launch templates of all groups while watchdogs replace a preempted instance."""
-    market.take(stage, market.spot_of(stage)[:1])
+    market.take(testbed, market.spot_of(testbed)[:1])
     memory.held["number"] = number = 100 + time.time_ns() % 97
-    write_settings(stage, disk_gib=number)
-    stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+    write_settings(testbed, disk_gib=number)
+    testbed.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
 
 
 FAULTS: Final = (
@@ -86,7 +86,7 @@ FAULTS: Final = (
     ),
     down(
         "control host restarted",
-        Stage.kill,
+        ChaosTestbed.kill,
         "watchdogs",
         "console",
         "router",
@@ -95,14 +95,14 @@ FAULTS: Final = (
         lasts_s=1,
         long_s=5,
     ),
-    down("watchdogs restarted", Stage.end, "watchdogs", lasts_s=0, long_s=10),
+    down("watchdogs restarted", ChaosTestbed.end, "watchdogs", lasts_s=0, long_s=10),
     still("suspended watchdogs", "watchdogs", lasts_s=6, long_s=30),
-    down("Prometheus down", Stage.end, "prometheus", lasts_s=6, long_s=120),
+    down("Prometheus down", ChaosTestbed.end, "prometheus", lasts_s=6, long_s=120),
     still("a suspended Prometheus", "prometheus", lasts_s=6, long_s=30),
-    down("router killed", Stage.kill, "router", lasts_s=1, long_s=10),
+    down("router killed", ChaosTestbed.kill, "router", lasts_s=1, long_s=10),
     Fault(name="HAProxy killed", inject=host.kill_haproxy, heal=nothing, lasts_s=1, long_s=5),
-    down("Alertmanager and console down", Stage.end, "console", "alertmanager", lasts_s=4, long_s=60),
-    down("Alertmanager killed", Stage.kill, "alertmanager", lasts_s=1, long_s=10),
+    down("Alertmanager and console down", ChaosTestbed.end, "console", "alertmanager", lasts_s=4, long_s=60),
+    down("Alertmanager killed", ChaosTestbed.kill, "alertmanager", lasts_s=1, long_s=10),
     Fault(name="ledger locked", inject=host.lock_ledger, heal=host.unlock_ledger, lasts_s=4, long_s=45),
     Fault(name="ledger's disk full", inject=host.fill_disk, heal=host.empty_disk, lasts_s=4, long_s=30),
     Fault(
@@ -245,8 +245,8 @@ FAULTS: Final = (
     Fault(name="a clock step ahead", inject=host.step_clock(120), heal=host.step_clock(0), lasts_s=6, long_s=60),
     Fault(
         name="a second watchdog",
-        inject=each(Stage.start, "watchdogs-2"),
-        heal=each(Stage.end, "watchdogs-2"),
+        inject=each(ChaosTestbed.start, "watchdogs-2"),
+        heal=each(ChaosTestbed.end, "watchdogs-2"),
         lasts_s=5,
         long_s=60,
     ),
@@ -254,8 +254,8 @@ FAULTS: Final = (
 BY_NAME: Final = {fault.name: fault for fault in FAULTS}
 
 
-def silence_slack(stage: Stage, seed: int) -> None:
+def silence_slack(testbed: ChaosTestbed, seed: int) -> None:
     """Slack is down during the whole run: it refuses, drops and hangs up, sometimes after it accepted the message."""
     kinds = ["500", "drop", "429", "500-after", "drop-after"]
     body = {"kinds": kinds, "share": 1.0, "seed": seed}
-    httpx.post(f"{stage.slack_url}/faults", json=body, headers=BEARER, timeout=60).raise_for_status()
+    httpx.post(f"{testbed.slack_url}/faults", json=body, headers=BEARER, timeout=60).raise_for_status()

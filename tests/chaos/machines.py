@@ -12,7 +12,7 @@ from tests.chaos import processes
 from tests.chaos.evidence import BrokenGpu
 from tests.chaos.fault import Memory, Step
 from tests.chaos.market import spot_of, take
-from tests.chaos.stage import FLEET, ChaosError, Stage
+from tests.chaos.testbed import FLEET, ChaosError, ChaosTestbed
 from tests.fixtures.e2e.embedded_cloud import BUCKET, wait_for
 
 SEEN_LIMIT_S: Final = 180.0
@@ -22,76 +22,78 @@ _MODEL: Final = ("--name", "chat", "--bucket", f"s3://{BUCKET}", "--fleet", FLEE
 def broken(what: str, value: float | None = None) -> Step:
     """One spot instance of chat with this fault of the embedded cloud."""
 
-    def step(stage: Stage, memory: Memory) -> None:
-        chosen = memory.held["instance"] = spot_of(stage)[0]["id"]
-        stage.taken.add(chosen)
-        stage.cloud.control("fault", {"instance": chosen, "what": what, "value": value})
+    def step(testbed: ChaosTestbed, memory: Memory) -> None:
+        chosen = memory.held["instance"] = spot_of(testbed)[0]["id"]
+        testbed.taken.add(chosen)
+        testbed.cloud.control("fault", {"instance": chosen, "what": what, "value": value})
 
     return step
 
 
-def clear(stage: Stage, memory: Memory) -> None:
-    stage.delete("fault")
+def clear(testbed: ChaosTestbed, memory: Memory) -> None:
+    testbed.delete("fault")
 
 
-def lose_gpus(stage: Stage, memory: Memory) -> None:
+def lose_gpus(testbed: ChaosTestbed, memory: Memory) -> None:
     """First the XID error, which is read, then the loss of the GPUs."""
     began = time.time()
-    broken("xid", 79)(stage, memory)
+    broken("xid", 79)(testbed, memory)
     name = memory.held["instance"]
-    wait_for("the XID read", lambda: _xid(stage, name) == "79", SEEN_LIMIT_S)
-    stage.cloud.control("fault", {"instance": name, "what": "gpus", "value": 0})
+    wait_for("the XID read", lambda: _xid(testbed, name) == "79", SEEN_LIMIT_S)
+    testbed.cloud.control("fault", {"instance": name, "what": "gpus", "value": 0})
     memory.held["began"], memory.held["missing"] = began, time.time()
 
 
-def _xid(stage: Stage, instance: str) -> str | None:
+def _xid(testbed: ChaosTestbed, instance: str) -> str | None:
     query = {"query": f'max(DCGM_FI_DEV_XID_ERRORS{{instance_id="{instance}"}})'}
-    found = httpx.get(f"{stage.prometheus_url}/api/v1/query", params=query, timeout=60).json()["data"]["result"]
+    found = httpx.get(f"{testbed.prometheus_url}/api/v1/query", params=query, timeout=60).json()["data"]["result"]
     return found[0]["value"][1] if found else None
 
 
-def give_gpus_back(stage: Stage, memory: Memory) -> None:
+def give_gpus_back(testbed: ChaosTestbed, memory: Memory) -> None:
     held = memory.held
     missing = (held["missing"], time.time())
-    stage.broken.append(BrokenGpu(instance=held["instance"], error=(held["began"], held["missing"]), missing=missing))
-    clear(stage, memory)
+    testbed.broken.append(
+        BrokenGpu(instance=held["instance"], error=(held["began"], held["missing"]), missing=missing)
+    )
+    clear(testbed, memory)
 
 
-def kill_agents(stage: Stage, memory: Memory) -> None:
+def kill_agents(testbed: ChaosTestbed, memory: Memory) -> None:
     """SIGKILL to the node agent of every instance of chat. Requests in progress continue."""
-    for one in stage.instances("chat"):
-        processes.kill(processes.find(f"{stage.folder}/machines/{one['id']}/", "gpufleet-node.pyz run"))
+    for one in testbed.instances("chat"):
+        processes.kill(processes.find(f"{testbed.folder}/machines/{one['id']}/", "gpufleet-node.pyz run"))
 
 
-def kill_engine(stage: Stage, memory: Memory) -> None:
+def kill_engine(testbed: ChaosTestbed, memory: Memory) -> None:
     """SIGKILL to the engine of one instance, during requests."""
-    chosen = spot_of(stage)[0]["id"]
-    stage.taken.add(chosen)
-    stage.kills.append(
-        processes.kill(processes.find("localcloud.engine serve", f"{stage.folder}/machines/{chosen}/"))
+    chosen = spot_of(testbed)[0]["id"]
+    testbed.taken.add(chosen)
+    testbed.kills.append(
+        processes.kill(processes.find("localcloud.engine serve", f"{testbed.folder}/machines/{chosen}/"))
     )
 
 
-def silence_metadata(stage: Stage, memory: Memory) -> None:
+def silence_metadata(testbed: ChaosTestbed, memory: Memory) -> None:
     """No metadata service responds, and the cloud interrupts an instance, which learns of it when the service
     responds again."""
-    for one in stage.instances("chat"):
-        stage.cloud.control("fault", {"instance": one["id"], "what": "metadata", "value": None})
-    take(stage, spot_of(stage)[:1])
+    for one in testbed.instances("chat"):
+        testbed.cloud.control("fault", {"instance": one["id"], "what": "metadata", "value": None})
+    take(testbed, spot_of(testbed)[:1])
 
 
-def bad_revision(stage: Stage, memory: Memory) -> None:
+def bad_revision(testbed: ChaosTestbed, memory: Memory) -> None:
     """A model whose configuration no engine can read. Its files are complete, so publishing accepts it."""
-    source = stage.folder / f"bad-model-{time.time_ns()}"
-    shutil.copytree(next(path for path in (stage.folder / "models").iterdir() if path.is_dir()), source)
+    source = testbed.folder / f"bad-model-{time.time_ns()}"
+    shutil.copytree(next(path for path in (testbed.folder / "models").iterdir() if path.is_dir()), source)
     configuration = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(configuration | {"num_hidden_layers": "many"}))
     described = manifest.describe(source, name="chat", revision=source.name)
-    publish.add(stage.cloud, source, described)
-    done = stage.gpufleet("model", "rollout", *_MODEL, "--limit", "300s", described.digest, codes=(0, 1))
+    publish.add(testbed.cloud, source, described)
+    done = testbed.gpufleet("model", "rollout", *_MODEL, "--limit", "300s", described.digest, codes=(0, 1))
     if "rolled back" not in done.stdout + done.stderr:
         raise ChaosError(f"a broken revision was rolled out, or was not rolled back: {done.stdout}{done.stderr}")
 
 
-def roll_back(stage: Stage, memory: Memory) -> None:
-    stage.gpufleet("model", "rollback", *_MODEL, "--limit", "300s")
+def roll_back(testbed: ChaosTestbed, memory: Memory) -> None:
+    testbed.gpufleet("model", "rollback", *_MODEL, "--limit", "300s")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tests.chaos.fault import Memory
-from tests.chaos.stage import Stage
+from tests.chaos.testbed import ChaosTestbed
 
 TYPES: Final = ("g6.xlarge", "g5.xlarge")
 ZONES: Final = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -14,56 +14,56 @@ NOTICE_S: Final = 30.0
 machine."""
 
 
-def take(stage: Stage, chosen: Sequence[dict[str, Any]]) -> None:
+def take(testbed: ChaosTestbed, chosen: Sequence[dict[str, Any]]) -> None:
     """The cloud gives notice to these instances, then terminates them."""
     for one in chosen:
-        stage.taken.add(one["id"])
-        stage.notices += [time.time()] * (one["pool"] == "chat")
-        stage.cloud.control("preempt", {"instance": one["id"], "notice_s": NOTICE_S})
+        testbed.taken.add(one["id"])
+        testbed.notices += [time.time()] * (one["pool"] == "chat")
+        testbed.cloud.control("preempt", {"instance": one["id"], "notice_s": NOTICE_S})
 
 
-def spot_of(stage: Stage, pool: str = "chat") -> list[dict[str, Any]]:
+def spot_of(testbed: ChaosTestbed, pool: str = "chat") -> list[dict[str, Any]]:
     """Running spot instances of a pool without a notice."""
     return [
         one
-        for one in stage.instances(pool)
+        for one in testbed.instances(pool)
         if one["kind"] == "spot" and one["state"] == "running" and one["notice"] is None
     ]
 
 
-def lose_zone(stage: Stage, memory: Memory) -> None:
-    spot = spot_of(stage)
+def lose_zone(testbed: ChaosTestbed, memory: Memory) -> None:
+    spot = spot_of(testbed)
     zone = memory.held["zone"] = spot[0]["zone"]
-    _set_capacity(stage, "spot", [zone], 0)
-    take(stage, [one for one in spot if one["zone"] == zone])
+    _set_capacity(testbed, "spot", [zone], 0)
+    take(testbed, [one for one in spot if one["zone"] == zone])
 
 
-def zone_back(stage: Stage, memory: Memory) -> None:
-    _set_capacity(stage, "spot", [memory.held["zone"]], None)
+def zone_back(testbed: ChaosTestbed, memory: Memory) -> None:
+    _set_capacity(testbed, "spot", [memory.held["zone"]], None)
 
 
-def lose_all(stage: Stage, memory: Memory) -> None:
+def lose_all(testbed: ChaosTestbed, memory: Memory) -> None:
     memory.held["since"] = time.time()
-    _set_capacity(stage, "spot", ZONES, 0)
-    _set_capacity(stage, "on-demand", ZONES, 0)  # running instances stay, including the reserved one
-    take(stage, spot_of(stage))
+    _set_capacity(testbed, "spot", ZONES, 0)
+    _set_capacity(testbed, "on-demand", ZONES, 0)  # running instances stay, including the reserved one
+    take(testbed, spot_of(testbed))
 
 
-def all_back(stage: Stage, memory: Memory) -> None:
-    stage.cloud.control("restore", {})
-    stage.dry.append((memory.held["since"], time.time()))
+def all_back(testbed: ChaosTestbed, memory: Memory) -> None:
+    testbed.cloud.control("restore", {})
+    testbed.dry.append((memory.held["since"], time.time()))
 
 
-def add_by_hand(stage: Stage, memory: Memory) -> None:
+def add_by_hand(testbed: ChaosTestbed, memory: Memory) -> None:
     """A user increases the size of a group by one more than its watchdog wants."""
-    groups = stage.cloud.control("state")["groups"]
+    groups = testbed.cloud.control("state")["groups"]
     chosen = next(one for one in groups if (one["pool"], one["capacity_type"]) == ("chat", "spot"))
-    stage.cloud.client("autoscaling").set_desired_capacity(
+    testbed.cloud.client("autoscaling").set_desired_capacity(
         AutoScalingGroupName=chosen["name"], DesiredCapacity=chosen["desired"] + 1
     )
 
 
-def _set_capacity(stage: Stage, kind: str, zones: Sequence[str], count: int | None) -> None:
+def _set_capacity(testbed: ChaosTestbed, kind: str, zones: Sequence[str], count: int | None) -> None:
     for zone in zones:
         for machine_type in TYPES:
-            stage.cloud.control("capacity", {"zone": zone, "type": machine_type, "kind": kind, "count": count})
+            testbed.cloud.control("capacity", {"zone": zone, "type": machine_type, "kind": kind, "count": count})

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import boto3
 
-from tests.chaos.evidence import ENDED_BY_US, REGION, Played, Span, Verdict, epoch, key, read
+from tests.chaos.evidence import ENDED_BY_US, REGION, RunRecord, Span, Verdict, epoch, key, read
 from tests.fixtures.local_token import KEYS
 
 ASKED_BEFORE: Final = timedelta(minutes=6)
@@ -123,13 +123,13 @@ def spans(moments: Iterable[float], apart_s: float) -> list[Span]:
     return list(zip([times[0], *(b for _, b in breaks)], [*(a for a, _ in breaks), times[-1]], strict=True))
 
 
-def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
+def alerts(seen: Sequence[Fired], sink: Iterable[Mapping[str, Any]], record: RunRecord) -> Verdict:
     """Exactly the alerts that the faults require fired. Each was notified once, and its end once."""
     received = [_Notification.of(one) for one in sink if "alert/" in key(one)]
-    wrong = [*_due(seen, received, played), *_losses(seen, played), *_for_nothing(seen, received, played)]
+    wrong = [*_due(seen, received, record), *_losses(seen, record), *_for_nothing(seen, received, record)]
     groups = sorted({(one.name, one.pool) for one in seen})
     for name, pool in groups:
-        wrong += _of_group(name, pool, seen, received, played.blind)
+        wrong += _of_group(name, pool, seen, received, record.blind)
     known = Counter(f"{one.name} of {one.pool}" for one in received if (one.name, one.pool) not in groups)
     wrong += [f"notification of {what}, which never fired" for what in known]
     names = Counter(one.name for one in received if not one.ends)
@@ -156,9 +156,9 @@ class _Notification:
         return cls(name=head["name"], pool=where.get("pool", ""), ends=head["end"] is not None, text=text)
 
 
-def _due(seen: Sequence[Fired], received: Sequence[_Notification], played: Played) -> Iterator[str]:
+def _due(seen: Sequence[Fired], received: Sequence[_Notification], record: RunRecord) -> Iterator[str]:
     """Each broken GPU has its alert, and the message names the instance."""
-    for gpu in played.broken:
+    for gpu in record.broken:
         wanted = {"GpuErrors": gpu.error}
         if gpu.missing[1] - gpu.missing[0] > MISSING_S:
             wanted["GpuGone"] = gpu.missing
@@ -175,9 +175,9 @@ def _due(seen: Sequence[Fired], received: Sequence[_Notification], played: Playe
                 yield f"no notification of {name} of {gpu.instance}"
 
 
-def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
+def _losses(seen: Sequence[Fired], record: RunRecord) -> Iterator[str]:
     """Too many spot interruptions within an hour, whether or not the instances drained in time."""
-    most = max((sum(at - 3600 <= other <= at for other in played.notices) for at in played.notices), default=0)
+    most = max((sum(at - 3600 <= other <= at for other in record.notices) for at in record.notices), default=0)
     has_fired = any(one.name == "SpotLossHigh" and one.pool == "chat" for one in seen)
     if most >= LOSSES_MUST and not has_fired:
         yield f"the cloud took {most} spot instances within an hour and SpotLossHigh did not fire"
@@ -185,8 +185,8 @@ def _losses(seen: Sequence[Fired], played: Played) -> Iterator[str]:
         yield f"SpotLossHigh fired for {most} spot instances within an hour"
 
 
-def _for_nothing(seen: Sequence[Fired], received: Sequence[_Notification], played: Played) -> Iterator[str]:
-    broken = {gpu.instance for gpu in played.broken}
+def _for_nothing(seen: Sequence[Fired], received: Sequence[_Notification], record: RunRecord) -> Iterator[str]:
+    broken = {gpu.instance for gpu in record.broken}
     for one in seen:
         if one.name in ("GpuErrors", "GpuGone") and one.instance not in broken:
             yield f"{one.name} fired for {one.instance}, which no fault broke"
@@ -249,21 +249,21 @@ def refusals(cloud: str) -> Mapping[str, Sequence[float]]:
     }
 
 
-def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]], played: Played) -> Verdict:
+def dry(refused: Mapping[str, Sequence[float]], sink: Iterable[Mapping[str, Any]], record: RunRecord) -> Verdict:
     """A lack of spot in all zones is notified once a day if all groups were refused repeatedly, and never if a
     zone had capacity."""
     days = Counter(key(one)[-8:] for one in sink if _DRY.search(str(one.get("text", ""))))
     due = [
         (began, ended)
-        for began, ended in played.dry
+        for began, ended in record.dry
         if all(sum(began <= at <= ended for at in times) >= 2 for times in refused.values())  # noqa: PLR2004 - two refusals are a whole pass apart
     ]
     wrong = [f"notified {count} times on {day}" for day, count in days.items() if count > 1]
     if due and not days:
         wrong.append(f"no zone had spot capacity {len(due)} times, and no message was posted")
-    if days and not played.dry:
+    if days and not record.dry:
         wrong.append(f"notified on {', '.join(days)}, although spot capacity was available")
     seen = (
-        f"{len(played.dry)} times without spot, {len(due)} of them require a message; {sum(days.values())} messages"
+        f"{len(record.dry)} times without spot, {len(due)} of them require a message; {sum(days.values())} messages"
     )
     return Verdict(what="no spot", seen=seen, wrong=tuple(wrong))

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.toolchain.folders import ROOT
 from tests.chaos.faults import BY_NAME
-from tests.chaos.run import play
+from tests.chaos.run import run_faults
 from tests.fixtures.networks import free_network
 
 SEED = 20261121
@@ -32,7 +32,7 @@ SHORT = (
     reason="needs the Debian packages prometheus and prometheus-alertmanager",
 )
 def test_the_fleet_survives_a_bad_day(tmp_path: Path) -> None:
-    verdicts = play(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], announce=print)
+    verdicts = run_faults(tmp_path, free_network(), SEED, faults=[BY_NAME[name] for name in SHORT], announce=print)
     assert {verdict.what: verdict.wrong for verdict in verdicts if verdict.wrong} == {}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.chaos import checker, notifications
-from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, Played
+from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, RunRecord
 from tests.chaos.fault import draw
 from tests.chaos.faults import FAULTS
 from tests.fixtures.networks import end_process, free_network
@@ -49,9 +49,9 @@ def ledger() -> Iterator[sqlite3.Connection]:
         yield made
 
 
-def played(**changed: Any) -> Played:
+def record(**changed: Any) -> RunRecord:
     values: dict[str, Any] = {"answered": 9, "failures": (), "kills": (), "taken": frozenset({"i-1"})}
-    return Played(**values | changed)
+    return RunRecord(**values | changed)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def played(**changed: Any) -> Played:
     ],
 )
 def test_failed_request_outside_a_kill_is_detected(kills: tuple[tuple[float, float], ...], wrong: int) -> None:
-    verdict = checker.requests(played(failures=[(10.0, 12.0, "HTTP 503")], kills=kills))
+    verdict = checker.requests(record(failures=[(10.0, 12.0, "HTTP 503")], kills=kills))
     assert len(verdict.wrong) == wrong
 
 
@@ -80,18 +80,18 @@ def test_failed_request_outside_a_kill_is_detected(kills: tuple[tuple[float, flo
 def test_end_of_a_chat_instance_without_cause_is_detected(
     ledger: sqlite3.Connection, stay: dict[str, Any], taken: set[str], wrong: int
 ) -> None:
-    assert len(checker.stops([STAY | stay], ledger, played(taken=frozenset(taken))).wrong) == wrong
+    assert len(checker.stops([STAY | stay], ledger, record(taken=frozenset(taken))).wrong) == wrong
 
 
 @pytest.mark.parametrize(("others", "wrong"), [pytest.param(2, 1, id="missed"), pytest.param(3, 0, id="too many")])
 def test_end_with_enough_other_instances_is_allowed(ledger: sqlite3.Connection, others: int, wrong: int) -> None:
     alive = [STAY | {"instance": f"i-{number}", "ended": None} for number in range(10, 10 + others)]
-    assert len(checker.stops([STAY, *alive], ledger, played(taken=frozenset())).wrong) == wrong
+    assert len(checker.stops([STAY, *alive], ledger, record(taken=frozenset())).wrong) == wrong
 
 
 def test_idle_termination_in_the_busy_pool_is_detected(ledger: sqlite3.Connection) -> None:
     ledger.execute("INSERT INTO outcomes VALUES ('i-1', 'idle', 'chat', 'idle', 'end', 'done')")
-    assert checker.stops([STAY], ledger, played()).wrong == ("idle ended i-1: idle",)
+    assert checker.stops([STAY], ledger, record()).wrong == ("idle ended i-1: idle",)
 
 
 def posted(*keys: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from tests.chaos import notifications
-from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, Played
+from tests.chaos.evidence import ENDED_BY_US, TAKEN_BY_CLOUD, BrokenGpu, RunRecord
 from tests.chaos.notifications import Fired
 from tests.fixtures.networks import served
 
@@ -78,7 +78,7 @@ def judge(
     blind: Sequence[tuple[float, float]] = (),
 ) -> list[str]:
     """All violations that the checks report."""
-    played = Played(
+    record = RunRecord(
         answered=9,
         failures=(),
         kills=(),
@@ -90,8 +90,8 @@ def judge(
     )
     verdicts = (
         notifications.notified_events(billing_log, sink),
-        notifications.alerts(seen, sink, played),
-        notifications.dry(refused, sink, played),
+        notifications.alerts(seen, sink, record),
+        notifications.dry(refused, sink, record),
     )
     return [one for verdict in verdicts for one in verdict.wrong]
 

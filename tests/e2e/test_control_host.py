@@ -22,7 +22,7 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.log_fields import EVENTS, FIELDS
 from gpufleet.settings.document import FleetDocument
 from hosts.control.paths import HostPaths, User
-from tests.fixtures.e2e.control_ground import LIMIT_S, SLACK, SLACK_VALUE, ControlHosts, Machine, OnAws, OnGoogle
+from tests.fixtures.e2e.control_hosts import LIMIT_S, SLACK, SLACK_VALUE, ControlHosts, Machine, OnAws, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import EmbeddedCloud, started, wait_for
 from tests.fixtures.networks import free_network
 
@@ -55,9 +55,9 @@ def hosts(request: pytest.FixtureRequest, emulated: EmbeddedCloud) -> ControlHos
     if request.param is Cloud.GCP:
         google = OnGoogle(url=f"http://{NETWORK}.0.4:4567", network=NETWORK)
         google.set_up()
-        return ControlHosts(ground=google, folder=emulated.folder)
+        return ControlHosts(platform=google, folder=emulated.folder)
     emulated.client("ssm").put_parameter(Name=SLACK, Value=SLACK_VALUE, Type="SecureString")
-    return ControlHosts(ground=OnAws(emulated=emulated, subnet=emulated.subnet()), folder=emulated.folder)
+    return ControlHosts(platform=OnAws(emulated=emulated, subnet=emulated.subnet()), folder=emulated.folder)
 
 
 def _brakes(machine: Machine, fleet: FleetDocument) -> list[str]:
@@ -82,7 +82,7 @@ def _set_brake(machine: Machine, fleet: FleetDocument, reason: str) -> None:
 @pytest.mark.timeout(1200)
 def test_a_control_host_is_upgraded_replaced_and_brought_back(hosts: ControlHosts) -> None:
     """All services are real: Prometheus, Alertmanager, the router, the daemon and the console."""
-    name, volume = hosts.ground.cloud, hosts.ground.make_volume()
+    name, volume = hosts.platform.cloud, hosts.platform.make_volume()
     one = hosts.put_bundle(f"one-{name}")
     two = hosts.put_bundle(f"two-{name}", more="\n# another release\n")
     machine = hosts.boot(one, volume)
@@ -91,22 +91,22 @@ def test_a_control_host_is_upgraded_replaced_and_brought_back(hosts: ControlHost
     assert one in machine.run("upgrade")
     _slack_token_is_only_in_memory(machine)
     _services_write_documented_lines(machine)
-    kept = _Kept.made_on(machine, fleet, hosts.ground.address(machine.id))
+    kept = _Kept.made_on(machine, fleet, hosts.platform.address(machine.id))
     machine.run("ledger", "backup", "--fleet", hosts.fleet_url)
     if name is Cloud.AWS:
         # a change of releases does not depend on the cloud
         _change_releases(machine, one, two, hosts.put_bundle("broken", more=BROKEN))
-        kept.are_on(machine, fleet, hosts.ground.address(machine.id))
+        kept.are_on(machine, fleet, hosts.platform.address(machine.id))
 
-    hosts.ground.end(machine.id)
+    hosts.platform.end(machine.id)
     assert not machine.places.ledger.exists(), "a machine that ended has no volume"
     successor = hosts.boot(two, volume)
     fleet = hosts.describe(successor)
     successor.wait_until_well()
-    kept.are_on(successor, fleet, hosts.ground.address(successor.id))
+    kept.are_on(successor, fleet, hosts.platform.address(successor.id))
     assert _release_of_the_daemon(successor) == one, "the volume knows what was chosen; the boot data named another"
 
-    hosts.ground.end(successor.id)
+    hosts.platform.end(successor.id)
     restored = hosts.boot(one)
     fleet = hosts.describe(restored)
     restored.wait_until_well()

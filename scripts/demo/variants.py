@@ -24,7 +24,7 @@ NEEDED_GIB: Final = 6.0
 """Memory for three real engines at once (1 GiB each, more while they load), simulated ones and the control host."""
 
 
-class CastError(Exception):
+class VariantError(Exception):
     """The requested engine is unknown or cannot run here. The message states what to do."""
 
 
@@ -41,7 +41,7 @@ class Engine(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cast:
+class Variant:
     """What differs between the variants of the demo."""
 
     engine: Engine
@@ -61,14 +61,14 @@ _SIMULATED: Final = (
     "Pulumi, Prometheus, HAProxy and every command were real; the cloud, its GPUs, the engines and Slack were "
     "simulated."
 )
-SIMULATED: Final = Cast(
+SIMULATED: Final = Variant(
     engine=Engine.SIMULATED,
     served={"chat": 3, "batch": 2},
     wait_s=180.0,
     clients=6,
     closing=_SIMULATED,
 )
-VLLM: Final = Cast(
+VLLM: Final = Variant(
     engine=Engine.VLLM,
     note="two replicas of real vLLM on the CPU serve chat; batch runs simulated vLLM",
     # one reserved and one spot replica: with the stand-in on demand, three real engines share two cores
@@ -88,7 +88,7 @@ _CONTEXT_FLAGS: Final[Mapping[Engine, str]] = {
 """How simulated engines take the model's context. Those of vLLM are in the stack's settings."""
 _RELEASES: Final = {Engine.TRITON: "2.71.0", Engine.LMDEPLOY: "0.16.0", Engine.DYNAMO: "1.6.1"}
 """Releases in the settings, of engines that do not report theirs."""
-CASTS: Final[Mapping[Engine, Cast]] = {
+VARIANTS: Final[Mapping[Engine, Variant]] = {
     Engine.SIMULATED: SIMULATED,
     Engine.VLLM: VLLM,
     **{
@@ -102,26 +102,28 @@ CASTS: Final[Mapping[Engine, Cast]] = {
 }
 
 
-def choose(name: str) -> Cast:
-    """Return the cast with the engine of that name. Raises CastError."""
+def choose(name: str) -> Variant:
+    """Return the variant with the engine of that name. Raises VariantError."""
     try:
-        return CASTS[Engine(name)]
+        return VARIANTS[Engine(name)]
     except ValueError as error:
-        raise CastError(f"ENGINE: expected one of {', '.join(Engine)}, got {name!r}") from error
+        raise VariantError(f"ENGINE: expected one of {', '.join(Engine)}, got {name!r}") from error
 
 
 def prepare(note: Callable[[str], None], memory: Path = Path("/proc/meminfo")) -> None:
-    """Install the environment of vLLM if it is missing. Raises CastError."""
+    """Install the environment of vLLM if it is missing. Raises VariantError."""
     available = _available_gib(memory)
     if available is not None and available < NEEDED_GIB:
-        raise CastError(
+        raise VariantError(
             f"{available:.1f} GiB of memory are free and real vLLM needs {NEEDED_GIB:.0f}: "
             "free memory, or use ENGINE=simulated"
         )
     try:
         VLLM_ENVIRONMENT.install(note)
     except (EngineEnvironmentError, OSError) as error:
-        raise CastError(f"vLLM cannot be installed: {error}; use ENGINE=simulated, which does not need it") from error
+        raise VariantError(
+            f"vLLM cannot be installed: {error}; use ENGINE=simulated, which does not need it"
+        ) from error
 
 
 def _available_gib(memory: Path) -> float | None:
@@ -140,29 +142,29 @@ def image() -> str:
     return f"gpu-fleet/vllm-cpu@sha256:{hashlib.sha256(lock).hexdigest()}"
 
 
-def write_settings(folders: Folders, stack: str, cast: Cast) -> tuple[str, ...]:
-    """Write the stack's settings with the cast's engine in `chat` below `.local`. Returns Pulumi's arguments for
+def write_settings(folders: Folders, stack: str, variant: Variant) -> tuple[str, ...]:
+    """Write the stack's settings with the variant's engine in `chat` below `.local`. Returns Pulumi's arguments for
     them: none if they do not differ from the stack's own.
     """
-    if not cast.note:
+    if not variant.note:
         return ()
     shipped = folders.root / "stacks" / "config" / f"Pulumi.{stack}.yaml"
-    changed = with_engine(yaml.safe_load(shipped.read_text("utf-8")), cast)
+    changed = with_engine(yaml.safe_load(shipped.read_text("utf-8")), variant)
     file = folders.local / "demo" / shipped.name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(changed, sort_keys=False), "utf-8")
     return ("--config-file", str(file.relative_to(folders.root)))
 
 
-def with_engine(settings: dict[str, Any], cast: Cast) -> dict[str, Any]:
-    """Change the settings of a local stack in place: the cast's engine and number of replicas in `chat`."""
+def with_engine(settings: dict[str, Any], variant: Variant) -> dict[str, Any]:
+    """Change the settings of a local stack in place: the variant's engine and number of replicas in `chat`."""
     fleet = settings["config"]["gpu-fleet:fleet"]
     pool = next(one for one in fleet["pools"] if one["name"] == "chat")
-    pool["target"] = cast.served["chat"]
-    if cast.engine is Engine.VLLM:
+    pool["target"] = variant.served["chat"]
+    if variant.engine is Engine.VLLM:
         pool["engine"]["image"] = image()
-    elif cast.engine in _CONTEXT_FLAGS:
-        _set_engine(pool, cast.engine)
+    elif variant.engine in _CONTEXT_FLAGS:
+        _set_engine(pool, variant.engine)
         fleet["machines"]["gate_image"] = _GATE_IMAGE
     return settings
 

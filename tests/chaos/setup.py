@@ -16,7 +16,7 @@ from localcloud import tiny_model
 from tests.chaos.clients import TIMEOUT_S, PatientTraffic
 from tests.chaos.clock import make_clock
 from tests.chaos.names import make_names, name_of, url
-from tests.chaos.stage import (
+from tests.chaos.testbed import (
     CONSOLE_TOKEN,
     ENGINE_KEY,
     GROUP_INTERVAL,
@@ -25,7 +25,7 @@ from tests.chaos.stage import (
     ORDER_KEY,
     PARTS,
     STACK,
-    Stage,
+    ChaosTestbed,
 )
 from tests.fixtures import signing
 from tests.fixtures.e2e.embedded_cloud import BUCKET, started, wait_for
@@ -33,7 +33,7 @@ from tests.fixtures.stacks.engine import make_engine
 
 
 @contextmanager
-def set_up(folder: Path, network: str, announce: Callable[[str], None]) -> Iterator[Stage]:
+def set_up(folder: Path, network: str, announce: Callable[[str], None]) -> Iterator[ChaosTestbed]:
     """Start everything, with clients. After the block every process is ended."""
     os.environ[MARK] = str(folder)  # also for the children of the embedded cloud
     (folder / "pulumi").mkdir()
@@ -47,7 +47,7 @@ def set_up(folder: Path, network: str, announce: Callable[[str], None]) -> Itera
             traffic = PatientTraffic(
                 host=f"{network}.0.10", port=8080, model="chat", clients=4, pause_s=0.2, timeout_s=TIMEOUT_S
             )
-            stage = Stage(
+            testbed = ChaosTestbed(
                 cloud=cloud,
                 engine=engine,
                 traffic=traffic,
@@ -56,21 +56,21 @@ def set_up(folder: Path, network: str, announce: Callable[[str], None]) -> Itera
                 clock=make_clock(folder),
                 names=make_names(folder),
             )
-            write_settings(stage)
+            write_settings(testbed)
             try:
-                _apply(stage)
-                yield stage
+                _apply(testbed)
+                yield testbed
             finally:
                 traffic.stop()
                 for part in reversed([*PARTS, "watchdogs-2"]):
-                    stage.end(part)
+                    testbed.end(part)
     finally:
         os.environ.pop(MARK, None)
 
 
-def _monitoring(stage: Stage) -> None:
+def _monitoring(testbed: ChaosTestbed) -> None:
     """The shipped configuration of Prometheus and Alertmanager, with shorter intervals."""
-    host = stage.control_host
+    host = testbed.control_host
     settings = PrometheusSettings(
         cloud=Cloud.AWS,
         environment="local",
@@ -82,38 +82,38 @@ def _monitoring(stage: Stage) -> None:
     )
     webhook = alertmanager.AlertmanagerSettings(
         webhook=f"http://{host}:9600/alerts",
-        token_file=str(stage.folder / "console.token"),
+        token_file=str(testbed.folder / "console.token"),
         group_wait=GROUP_WAIT,
         group_interval=GROUP_INTERVAL,
     )
-    (stage.folder / "prometheus.yml").write_text(render(settings))
-    (stage.folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
-    (stage.folder / "alertmanager.yml").write_text(alertmanager.render(webhook))
-    (stage.folder / "console.token").write_text(CONSOLE_TOKEN)
+    (testbed.folder / "prometheus.yml").write_text(render(settings))
+    (testbed.folder / "rules.yml").write_text(alerts.render(AlertSettings(), RuleSettings()))
+    (testbed.folder / "alertmanager.yml").write_text(alertmanager.render(webhook))
+    (testbed.folder / "console.token").write_text(CONSOLE_TOKEN)
 
 
-def _apply(stage: Stage) -> None:
-    _monitoring(stage)
-    stage.announce("pulumi up")
-    stage.engine.run("stack", "init", STACK)
-    stage.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
+def _apply(testbed: ChaosTestbed) -> None:
+    _monitoring(testbed)
+    testbed.announce("pulumi up")
+    testbed.engine.run("stack", "init", STACK)
+    testbed.engine.run("up", "--yes", "--skip-preview", "--stack", STACK)
     for part in ("alertmanager", "prometheus", "targets", "router", "console"):
-        stage.start(part)
-    wait_for("chat whole and serving", stage.is_whole, 600)
-    stage.traffic.start()
+        testbed.start(part)
+    wait_for("chat whole and serving", testbed.is_whole, 600)
+    testbed.traffic.start()
     # a policy acts only after a user has seen its dry run
     for kind in ("spot", "idle"):
-        stage.gpufleet("watch", kind, "--quiet", codes=(0, 3))
-    stage.start("watchdogs")
+        testbed.gpufleet("watch", kind, "--quiet", codes=(0, 3))
+    testbed.start("watchdogs")
 
 
-def write_settings(stage: Stage, disk_gib: int = 100) -> None:
+def write_settings(testbed: ChaosTestbed, disk_gib: int = 100) -> None:
     """Write the settings for the next `pulumi up`. Another disk size creates new launch templates for all groups.
 
     These are the shipped settings of the demo with the addresses of this run, shorter times, and one idle
     instance.
     """
-    engine, network = stage.engine, stage.cloud.network
+    engine, network = testbed.engine, testbed.cloud.network
     config = engine.settings(STACK)
     fleet: dict[str, Any] = config["config"]["gpu-fleet:fleet"]
     fleet["network"]["cidr"] = f"{network}.0.0/16"
@@ -122,9 +122,9 @@ def write_settings(stage: Stage, disk_gib: int = 100) -> None:
     fleet["engine_key"] = ENGINE_KEY
     fleet["orders"] = {"private_key": ORDER_KEY, "public_keys": [signing.key().public.text]}
     fleet["models"][0]["source"] = f"s3://{BUCKET}/models/chat"
-    fleet["prometheus_url"] = url(stage.names, "prometheus", stage.control_host, 9090)
-    fleet["router_url"] = f"http://{stage.control_host}:8080"
-    fleet["ledger_url"] = f"sqlite:///{stage.ledger}"
+    fleet["prometheus_url"] = url(testbed.names, "prometheus", testbed.control_host, 9090)
+    fleet["router_url"] = f"http://{testbed.control_host}:8080"
+    fleet["ledger_url"] = f"sqlite:///{testbed.ledger}"
     for pool in fleet["pools"]:
         pool["engine"]["start_limit"] = "45s"
         pool["watchdogs"] = {

@@ -56,7 +56,7 @@ class ChaosError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CommandResult:
     """The result of a command."""
 
     code: int
@@ -65,7 +65,7 @@ class Done:
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
+class ChaosTestbed:
     """One fleet with everything applied, and methods to inject faults."""
 
     cloud: EmbeddedCloud
@@ -262,11 +262,11 @@ class Stage:
 
     # commands
 
-    def gpufleet(self, *arguments: str, codes: Sequence[int] = (0,)) -> Done:
+    def gpufleet(self, *arguments: str, codes: Sequence[int] = (0,)) -> CommandResult:
         """Run a command of the product. Raises ChaosError for another exit code."""
         return self._run([sys.executable, "-m", "cli.main", *arguments], codes)
 
-    def _run(self, command: Sequence[str], codes: Sequence[int]) -> Done:
+    def _run(self, command: Sequence[str], codes: Sequence[int]) -> CommandResult:
         done = subprocess.run(
             list(command),
             cwd=CLONE,
@@ -279,7 +279,7 @@ class Stage:
         )
         if done.returncode not in codes:
             raise ChaosError(f"{' '.join(command[2:])}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return Done(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+        return CommandResult(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
     # state
 

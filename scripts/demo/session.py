@@ -18,21 +18,21 @@ from typing import IO, Any, Final
 from localcloud.lifecycle.environment import MARK
 
 from gpufleet.domain.model import Cloud
-from scripts.demo.cast import SIMULATED, Cast
+from scripts.demo.variants import SIMULATED, Variant
 
 LIMIT_S: Final = 240.0
-"""No command of the story takes longer."""
+"""No command of the demo takes longer."""
 Show = Callable[[str], bool]
 POLL_S: Final = 0.5
 _BOLD, _DIM, _GREEN, _RED, _OFF = "\033[1m", "\033[2m", "\033[32m", "\033[31m", "\033[0m"
 
 
-class StoryError(Exception):
+class DemoError(Exception):
     """A step of the demo failed. The message states the step and what was observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CommandResult:
     """The result of a command."""
 
     code: int
@@ -41,22 +41,22 @@ class Done:
     seconds: float
 
     def json(self) -> Any:
-        """Its stdout as JSON. Raises StoryError."""
+        """Its stdout as JSON. Raises DemoError."""
         try:
             return json.loads(self.stdout)
         except ValueError as error:
-            raise StoryError(f"a command promised JSON and wrote {self.stdout[:200]!r}") from error
+            raise DemoError(f"a command promised JSON and wrote {self.stdout[:200]!r}") from error
 
 
 @dataclass(slots=True, kw_only=True)
-class Stage:
-    """Runs the product's commands in the embedded environment and keeps the facts of the story."""
+class Session:
+    """Runs the product's commands in the embedded environment and keeps the facts of the run."""
 
     root: Path
     environment: Mapping[str, str]
     cloud: Cloud = Cloud.AWS
     """The cloud of the demo; the commands are the same for both."""
-    cast: Cast = SIMULATED
+    variant: Variant = SIMULATED
     replaces_control_host: bool = False
     """Whether its control host is a machine, too, and is lost and replaced in the middle."""
     settings: Sequence[str] = ()
@@ -90,17 +90,17 @@ class Stage:
     def elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def run(self, *command: str, codes: Sequence[int] = (0,), hide: str | None = None) -> Done:
+    def run(self, *command: str, codes: Sequence[int] = (0,), hide: str | None = None) -> CommandResult:
         """Echo and run a command, and show its output, except lines that match `hide`.
 
-        Raises StoryError when it ends with another code.
+        Raises DemoError when it ends with another code.
         """
         print(f"   {_styled('$', _BOLD)} {shlex.join(command)}", flush=True)
         pattern = re.compile(hide) if hide else None
         return self._run(command, codes, lambda line: pattern is None or not pattern.search(line))
 
-    def end_cloud(self, *options: str) -> Done:
-        """Run `gpufleet local down` without the mark of the demo's processes. Raises StoryError.
+    def end_cloud(self, *options: str) -> CommandResult:
+        """Run `gpufleet local down` without the mark of the demo's processes. Raises DemoError.
 
         If this process is killed now, the next demo ends everything with that mark, but must wait for this command.
         """
@@ -111,7 +111,7 @@ class Stage:
         finally:
             self.environment = marked
 
-    def ask(self, *command: str, codes: Sequence[int] = (0,)) -> Done:
+    def ask(self, *command: str, codes: Sequence[int] = (0,)) -> CommandResult:
         """Run a command for its output only, and show nothing."""
         return self._run(command, codes, None)
 
@@ -122,7 +122,7 @@ class Stage:
         missing = look()
         while missing is not None:
             if time.monotonic() - began > limit_s:
-                raise StoryError(f"{what}: not within {limit_s:.0f} s; {missing}")
+                raise DemoError(f"{what}: not within {limit_s:.0f} s; {missing}")
             time.sleep(POLL_S)
             missing = look()
         return time.monotonic() - began
@@ -143,7 +143,7 @@ class Stage:
             except subprocess.TimeoutExpired:
                 continue
 
-    def _run(self, command: Sequence[str], codes: Sequence[int], show: Show | None) -> Done:
+    def _run(self, command: Sequence[str], codes: Sequence[int], show: Show | None) -> CommandResult:
         began = time.monotonic()
         process = subprocess.Popen(
             list(command),
@@ -170,7 +170,7 @@ class Stage:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.end_running()
-            raise StoryError(f"`{shlex.join(command)}` ran for {LIMIT_S:.0f} s and was ended") from None
+            raise DemoError(f"`{shlex.join(command)}` ran for {LIMIT_S:.0f} s and was ended") from None
         except BaseException:
             self.end_running()
             raise
@@ -179,8 +179,8 @@ class Stage:
         self._running = None
         if code not in codes:
             seen = "" if show is not None else "\n" + "".join(kept["stdout"] + kept["stderr"])[-3000:]
-            raise StoryError(f"`{shlex.join(command)}` ended with exit code {code}{seen}")
-        return Done(code=code, stdout="".join(kept["stdout"]), seconds=time.monotonic() - began)
+            raise DemoError(f"`{shlex.join(command)}` ended with exit code {code}{seen}")
+        return CommandResult(code=code, stdout="".join(kept["stdout"]), seconds=time.monotonic() - began)
 
 
 def _pump(pipe: IO[str] | None, keep: list[str], show: Show | None, hushed: threading.Event) -> None:
