@@ -27,7 +27,7 @@ def cost_history(document: FleetDocument, period: Period, now: datetime) -> Cost
         query.read([*intervals, (day.since, day.until)])
         report = query.report(scope_of(document, day, True), with_energy=False)
         with engine.connect() as connection:
-            unseen = decisions.kept_unseen(connection, fleet, now)
+            unobserved = decisions.kept_unobserved(connection, fleet, now)
         return CostHistory(
             period=period,
             known_until=query.last,
@@ -41,5 +41,5 @@ def cost_history(document: FleetDocument, period: Period, now: datetime) -> Cost
                 for start, end in intervals
             ],
             acts=decisions.last_outcomes(engine, fleet, MOST_ACTS, since=intervals[0][0]),
-            waste=waste(report, unseen),
+            waste=waste(report, unobserved),
         )

@@ -69,7 +69,7 @@ class PassResult:
     """The effect of the failure on what the pass had started."""
     skipped: str | None = None
     """The other holder of the lease."""
-    unseen: dict[str, str] = field(default_factory=dict[str, str])
+    unaccepted: dict[str, str] = field(default_factory=dict[str, str])
     """By pool (orphans: by rule): the digest of a policy that may not act yet, because no dry run of it was recorded.
     """
     api_calls: dict[str, int] = field(default_factory=dict[str, int])
@@ -154,7 +154,7 @@ def _log_result(log: Log, result: PassResult, duration_s: float) -> None:
         decisions=len(plan.decisions),
         acting=len(plan.acting),
         outcomes=dict(outcomes) or None,
-        unseen=sorted(result.unseen) or None,
+        unaccepted=sorted(result.unaccepted) or None,
         api_calls=calls,
         duration_s=duration_s,
     )
@@ -200,8 +200,8 @@ def _pass(kind: WatchdogKind, wired: Wired, options: Options, result: PassResult
         finally:
             wired.ledger.release_lease()
         _deliver(wired, options, log)
-    unseen = {d.pool for d in result.done.plan.decisions if d.reason is Reason.POLICY_UNSEEN}
-    result.unseen = {name: digest for name, digest in known.items() if name in unseen}
+    unaccepted = {d.pool for d in result.done.plan.decisions if d.reason is Reason.POLICY_UNSEEN}
+    result.unaccepted = {name: digest for name, digest in known.items() if name in unaccepted}
 
 
 def _deliver(wired: Wired, options: Options, log: Log) -> None:

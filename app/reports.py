@@ -119,7 +119,7 @@ def with_facts(
         known = query.known(window.since, window.until)
         with engine.connect() as connection:
             ended = history.ended_by_idle(connection, ledger_name(document), window.since, window.until)
-            unseen = decisions.kept_unseen(connection, ledger_name(document), window.until)
+            unobserved = decisions.kept_unobserved(connection, ledger_name(document), window.until)
         stops = [savers.Stop(instance_id=instance_id, pool=pool, at=at) for instance_id, pool, at in ended]
         spends = month_spends(query, month, window.now)
         expected = month_forecast(query, month, spends, window.now)
@@ -127,7 +127,7 @@ def with_facts(
         found = Digest(
             report=report,
             before=query.report(scope_of(document, before, True), with_energy=False) if is_known else None,
-            waste=waste(report, unseen),
+            waste=waste(report, unobserved),
             savings=savers.savings(report, stops, known.facts.runs, known.book),
             month=expected,
             budget=None if budget is None else forecast.budget_use(budget.usd_per_month, expected),

@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 
 from app.ledgers import ledger_errors, ledger_name
 from app.reports import query_of
-from gpufleet.costs.waste import UNSEEN_LEAST
+from gpufleet.costs.waste import UNOBSERVED_LEAST
 from gpufleet.domain import money
-from gpufleet.domain.decisions import KeptUnseen
+from gpufleet.domain.decisions import KeptUnobserved
 from gpufleet.ledger import decisions, history
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Run
@@ -38,20 +38,20 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
     with ledger_errors(document), engine.connect() as connection:
         kept = [
             one
-            for one in decisions.kept_unseen(connection, fleet, now)
-            if one.until is None and now - one.since > UNSEEN_LEAST
+            for one in decisions.kept_unobserved(connection, fleet, now)
+            if one.until is None and now - one.since > UNOBSERVED_LEAST
         ]
         if not kept:
             return 0
         found = history.runs(connection, fleet, now - ALIVE, now)
     runs = {run.instance_id: run for run in found if run.ended_at is None}
     book = query_of(document, engine).book
-    by_pool: dict[str, list[KeptUnseen]] = {}
+    by_pool: dict[str, list[KeptUnobserved]] = {}
     for one in kept:
         if one.instance_id in runs:
             by_pool.setdefault(one.pool or "", []).append(one)
     texts = {
-        f"{fleet}/unseen/{pool}/{max(one.since for one in own) + UNSEEN_LEAST:%Y%m%d}": _text(
+        f"{fleet}/unobserved/{pool}/{max(one.since for one in own) + UNOBSERVED_LEAST:%Y%m%d}": _text(
             document, pool, [(one, runs[one.instance_id]) for one in own], book, now
         )
         for pool, own in by_pool.items()
@@ -73,7 +73,7 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
 
 
 def _text(
-    document: FleetDocument, pool: str, kept: Sequence[tuple[KeptUnseen, Run]], book: PriceBook, now: datetime
+    document: FleetDocument, pool: str, kept: Sequence[tuple[KeptUnobserved, Run]], book: PriceBook, now: datetime
 ) -> str:
     shown = [_line(one, run, book, now) for one, run in sorted(kept, key=lambda pair: pair[0].since)[:MOST_NAMED]]
     if len(kept) > MOST_NAMED:
@@ -85,7 +85,7 @@ def _text(
     )
 
 
-def _line(kept: KeptUnseen, run: Run, book: PriceBook, now: datetime) -> str:
+def _line(kept: KeptUnobserved, run: Run, book: PriceBook, now: datetime) -> str:
     usd = _usd_per_hour(run, book, now)
     cost = "at an unknown price"
     if usd is not None:

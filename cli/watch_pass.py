@@ -105,7 +105,7 @@ def _print(result: PassResult) -> None:
         unpriced = f", {waste['unpriced']} without a price" if waste["unpriced"] else ""
         names = ", ".join(waste["resources"])
         note(f"waste: GPUs work without requests, {waste['usd_per_hour']} USD/h{unpriced}: {names}")
-    for name, digest in sorted(result.unseen.items()):
+    for name, digest in sorted(result.unaccepted.items()):
         what = "Rule" if result.watchdog == passes.ORPHANS else "Pool"
         remedy = f"Read a dry run (`gpufleet watch {result.watchdog}`), or give --accept-policy {digest}."
         note(f"{what} {name}: its {result.watchdog} policy is new and does not act yet. {remedy}")

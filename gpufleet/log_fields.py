@@ -44,7 +44,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "decisions": "resources that a pass judged",
     "acting": "decisions that are not `keep`",
     "outcomes": "how many outcomes of each kind a pass had",
-    "unseen": "pools or rules whose policy may not act before its dry run was accepted",
+    "unaccepted": "pools or rules whose policy may not act before its dry run was accepted",
     "changes": "instances whose revision a pass changes",
     "api_calls": "calls of cloud APIs and Prometheus that a pass made",
     "instances": "runs of instances that a cost pass wrote",

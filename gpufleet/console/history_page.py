@@ -34,7 +34,7 @@ _LABELS: Final = {Period.DAY: (6, "%H:%M"), Period.WEEK: (4, "%a %d"), Period.MO
 _LABEL_COLUMNS: Final = 5
 """Columns that a label covers on a narrow screen."""
 _PERIODS: Final = {Period.DAY: "24 hours", Period.WEEK: "7 days", Period.MONTH: "30 days"}
-_KEEPABLE: Final = frozenset({WasteCause.IDLE, WasteCause.UNSEEN})
+_KEEPABLE: Final = frozenset({WasteCause.IDLE, WasteCause.UNOBSERVED})
 """Causes of instances that the idle watchdog may end."""
 
 

@@ -254,9 +254,9 @@ def _unknown_notes(spans: Sequence[UnknownSpan]) -> Iterable[str]:
     if undated := by_why[UnknownCause.UNDATED]:
         ends = len({(span.like.resource, span.end) for span in undated if span.like.kind is not ChargeKind.SHARED})
         yield f"{ends} ends have no exact time: charged until last seen; they may have cost {_bounds(undated)}"
-    if unseen := by_why[UnknownCause.UNSEEN]:
-        seen = len({span.like.resource for span in unseen})
-        yield f"since the last pass, the {seen} resources that it saw may have cost {_bounds(unseen)}"
+    if unobserved := by_why[UnknownCause.NOT_OBSERVED]:
+        seen = len({span.like.resource for span in unobserved})
+        yield f"since the last pass, the {seen} resources that it saw may have cost {_bounds(unobserved)}"
     if others := by_why[UnknownCause.OTHERS]:
         names = ", ".join(sorted({span.like.resource for span in others}))
         yield (

@@ -2,7 +2,7 @@
 
 A run is charged until it was last observed. Its later cost is a span with bounds:
 - *undated*: it ended between the pass that last saw it and the first one that missed it;
-- *unseen*: it was not observed since, so it may still run.
+- *not observed*: nothing observed it since, so it may still run.
 The unused part of a reservation is a separate span in three cases: in a gap, where its use by others is unknown;
 between two passes that counted different numbers of its instances; and between the pass that last saw it and the
 first one that missed it.
@@ -33,7 +33,7 @@ class UnknownCause(StrEnum):
     """Why costs are unknown. The values are stable codes."""
 
     UNDATED = "undated_end"
-    UNSEEN = "not_observed"
+    NOT_OBSERVED = "not_observed"
     OTHERS = "others_not_observed"
     RECOUNTED = "count_not_dated"
 
@@ -42,7 +42,7 @@ class UnknownCause(StrEnum):
         """The reason as text for people."""
         return {
             UnknownCause.UNDATED: "its end has no time",
-            UnknownCause.UNSEEN: "not observed since",
+            UnknownCause.NOT_OBSERVED: "not observed since",
             UnknownCause.OTHERS: "use by others was not collected",
             UnknownCause.RECOUNTED: "its count changed between two passes",
         }[self]
@@ -86,7 +86,9 @@ def _unknown_spans(
     for run in facts.runs:
         if run.end_exact and run.ended_at is not None:
             continue
-        stop, why = (horizon, UnknownCause.UNSEEN) if run.ended_at is None else (run.ended_at, UnknownCause.UNDATED)
+        stop, why = (
+            (horizon, UnknownCause.NOT_OBSERVED) if run.ended_at is None else (run.ended_at, UnknownCause.UNDATED)
+        )
         start = max(end_of(run), since)
         if start < min(stop, until):
             yield from _except_paid(run, facts, alone, book, ((start, stop, until), why))
@@ -114,16 +116,16 @@ def _of_paid(
     changed = stop if paid.recount is None else paid.recount.after
     edges = {start, stop, changed, *(at for gap in facts.gaps for at in gap)}
     for begin, end in pairwise(sorted(at for at in edges if start <= at <= stop)):
-        is_unseen = any(first <= begin < last for first, last in facts.gaps)
+        is_unobserved = any(first <= begin < last for first, last in facts.gaps)
         least = most = paid
         if paid.recount is not None and changed <= begin:
             least, most = _fewest(paid, paid.recount), _most(paid, paid.recount)
             why = UnknownCause.RECOUNTED
-        elif is_unseen:
+        elif is_unobserved:
             why = UnknownCause.OTHERS
         else:
             continue
-        bounds = (None, replace(most, elsewhere=0)) if is_unseen else (least, most)
+        bounds = (None, replace(most, elsewhere=0)) if is_unobserved else (least, most)
         yield from _unused_part(paid, bounds, (facts, facts), book, (begin, end, why))
     if paid.missed_at is not None and facts.known is not None and paid.last_seen_at < facts.known[1]:
         start = max(paid.last_seen_at, since)
@@ -131,7 +133,7 @@ def _of_paid(
         # runs that may have continued have their own spans, which include their use of it
         later = replace(facts, runs=[_longest(run, paid, stop) for run in facts.runs])
         whole = replace(paid, last_seen_at=stop, elsewhere=0)
-        why = UnknownCause.UNSEEN if paid.missed_at == NOT_MISSED else UnknownCause.UNDATED
+        why = UnknownCause.NOT_OBSERVED if paid.missed_at == NOT_MISSED else UnknownCause.UNDATED
         yield from _unused_part(paid, (None, whole), (facts, later), book, (start, stop, why))
 
 
@@ -326,7 +328,7 @@ def _fixed_charges(facts: LedgerFacts, book: PriceBook, start: datetime, horizon
             like=like,
             start=start,
             end=horizon,
-            why=UnknownCause.UNSEEN,
+            why=UnknownCause.NOT_OBSERVED,
             charged=money.ZERO,
             least=money.ZERO,
             most=amount,

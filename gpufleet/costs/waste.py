@@ -10,7 +10,7 @@ from typing import Final
 from gpufleet.costs.allocation import Charge, ChargeKind, UseState
 from gpufleet.costs.report import NONE, Report
 from gpufleet.domain import money
-from gpufleet.domain.decisions import KeptUnseen
+from gpufleet.domain.decisions import KeptUnobserved
 
 
 class WasteCause(StrEnum):
@@ -20,10 +20,10 @@ class WasteCause(StrEnum):
     UNUSED = "unused reservation"
     STARTING = "starting"
     MINIMUM = "minimum charge"
-    UNSEEN = "kept without metrics"
+    UNOBSERVED = "kept without metrics"
 
 
-UNSEEN_LEAST: Final = timedelta(days=1)
+UNOBSERVED_LEAST: Final = timedelta(days=1)
 """Shorter times without metrics do not count as waste."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _UNKNOWN_WORK: Final = frozenset({UseState.UNMEASURED, UseState.IDLE, UseState.STARTING})
@@ -46,12 +46,12 @@ class Waste:
     """Its charges without a price. If there are any, `amount` is a lower bound."""
 
 
-def waste(report: Report, unseen: Iterable[KeptUnseen] = ()) -> list[Waste]:
+def waste(report: Report, unobserved: Iterable[KeptUnobserved] = ()) -> list[Waste]:
     """Every cause in every pool, the most expensive first. Credits for interrupted instances are subtracted.
 
-    `unseen`: the times for which instances were kept without metrics; those longer than a day count.
+    `unobserved`: the times for which instances were kept without metrics; those longer than a day count.
     """
-    spans = _long(unseen, report.scope.until)
+    spans = _long(unobserved, report.scope.until)
     sums: dict[tuple[WasteCause, str], Decimal] = {}
     times: dict[tuple[WasteCause, str], timedelta] = {}
     resources: dict[tuple[WasteCause, str], dict[str, None]] = {}
@@ -87,12 +87,12 @@ def total(found: Iterable[Waste]) -> Decimal:
     return money.total(one.amount for one in found)
 
 
-def _long(unseen: Iterable[KeptUnseen], now: datetime) -> dict[str, list[tuple[datetime, datetime]]]:
+def _long(unobserved: Iterable[KeptUnobserved], now: datetime) -> dict[str, list[tuple[datetime, datetime]]]:
     """By instance: intervals longer than a day in which it was kept without metrics."""
     found: dict[str, list[tuple[datetime, datetime]]] = {}
-    for one in unseen:
+    for one in unobserved:
         end = one.until or now
-        if end - one.since > UNSEEN_LEAST:
+        if end - one.since > UNOBSERVED_LEAST:
             found.setdefault(one.instance_id, []).append((one.since, end))
     return found
 
@@ -105,7 +105,7 @@ def _parts(charge: Charge, spans: Iterable[tuple[datetime, datetime]]) -> Iterat
             start, end = max(begin, since), min(charge.end, until)
             if start < end:
                 yield cause, _within(charge, begin, start)
-                yield WasteCause.UNSEEN, _within(charge, start, end)
+                yield WasteCause.UNOBSERVED, _within(charge, start, end)
                 begin = end
     if begin < charge.end or begin == charge.start:
         yield cause, _within(charge, begin, charge.end)
@@ -147,7 +147,7 @@ def _advice(cause: WasteCause, resources: int, time: timedelta) -> str:
             return (
                 f"{each:.0f} s from launch to first reading on average: reduce restarts, or use a nearer model cache"
             )
-        case WasteCause.UNSEEN:
+        case WasteCause.UNOBSERVED:
             return (
                 f"{count} kept for {hours:.1f} h in total because their metrics are missing:"
                 " check that Prometheus reaches the engine and the GPU exporter (`gpufleet watch why INSTANCE`)"

@@ -105,7 +105,7 @@ class Reason(Code):
     HELD_REQUESTS = "held_requests", "requests wait for a first replica"
 
 
-UNSEEN: Final = frozenset(
+UNOBSERVED: Final = frozenset(
     {
         Reason.METRICS_MISSING,
         Reason.METRICS_STALE,
@@ -119,8 +119,8 @@ UNSEEN: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptUnseen:
-    """An instance that was kept continuously for reasons in `UNSEEN`."""
+class KeptUnobserved:
+    """An instance that was kept continuously for reasons in `UNOBSERVED`."""
 
     instance_id: str
     pool: str | None
@@ -128,7 +128,7 @@ class KeptUnseen:
     """The latest reason."""
     since: datetime
     until: datetime | None
-    """Time of the first later decision with a reason outside `UNSEEN`; None if there is none yet."""
+    """Time of the first later decision with a reason outside `UNOBSERVED`; None if there is none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ from sqlalchemy import (
 )
 
 from gpufleet.domain.decisions import (
-    UNSEEN,
+    UNOBSERVED,
     Action,
     Decision,
     FailedAttempts,
-    KeptUnseen,
+    KeptUnobserved,
     Outcome,
     OutcomeKind,
     Past,
@@ -223,19 +223,19 @@ def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
     return tuple(sorted(found, key=lambda past: (past.at, past.outcome is not None)))
 
 
-def kept_unseen(connection: Connection, fleet: str, until: datetime) -> tuple[KeptUnseen, ...]:
+def kept_unobserved(connection: Connection, fleet: str, until: datetime) -> tuple[KeptUnobserved, ...]:
     """Every interval in which the idle watchdog kept an instance whose activity was unknown, oldest first."""
-    unseen = and_(DECISIONS.c.action == Action.KEEP.value, DECISIONS.c.reason.in_(sorted(UNSEEN)))
+    unobserved = and_(DECISIONS.c.action == Action.KEEP.value, DECISIONS.c.reason.in_(sorted(UNOBSERVED)))
     mine = and_(DECISIONS.c.fleet == fleet, DECISIONS.c.watchdog == "idle", DECISIONS.c.at < until)
-    once = select(DECISIONS.c.resource).where(mine, unseen)
+    once = select(DECISIONS.c.resource).where(mine, unobserved)
     rows = connection.execute(select(DECISIONS).where(mine, DECISIONS.c.resource.in_(once)).order_by(DECISIONS.c.id))
-    open_: dict[str, KeptUnseen] = {}
-    found: list[KeptUnseen] = []
+    open_: dict[str, KeptUnobserved] = {}
+    found: list[KeptUnobserved] = []
     for row in rows:
         before, reason = open_.get(row.resource), Reason(row.reason)
-        if Action(row.action) is Action.KEEP and reason in UNSEEN:
+        if Action(row.action) is Action.KEEP and reason in UNOBSERVED:
             since = row.at if before is None else before.since
-            open_[row.resource] = KeptUnseen(
+            open_[row.resource] = KeptUnobserved(
                 instance_id=row.resource, pool=row.pool, reason=reason, since=since, until=None
             )
         elif before is not None:

@@ -252,4 +252,4 @@ def test_unwritable_log_does_not_stop_a_pass(
 def test_without_configuration_nothing_is_logged() -> None:
     assert not structlog.is_configured()
     with logs.of_pass("aws/dev/eu-central-1", "idle") as log:
-        log.error("pass", error="unseen")
+        log.error("pass", error="unobserved")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from gpufleet.domain.decisions import UNSEEN, Action, Reason
+from gpufleet.domain.decisions import UNOBSERVED, Action, Reason
 from tests.fixtures.e2e.embedded_cloud import wait_for
 from tests.fixtures.e2e.engine_fleet import EngineFleet, EnginePool, running
 from tests.fixtures.networks import free_network
@@ -142,7 +142,7 @@ def _idle_ones_are_terminated_and_unknown_ones_kept(
         return all(fleet.cloud.is_terminated(instance["id"]) for instance in idle.values())
 
     wait_for("the end of the idle instances", terminated, 300)
-    assert reasons == {name: reason for name, reason in reasons.items() if reason in UNSEEN}
+    assert reasons == {name: reason for name, reason in reasons.items() if reason in UNOBSERVED}
     assert not any(fleet.cloud.is_terminated(instance["id"]) for instance in kept.values())
     for instance in idle.values():
         history = fleet.run("watch", "why", instance["id"])

@@ -85,7 +85,7 @@ SEEN = [
     One(name="i-after", pool="batch", start=127, end=127.7),
     One(name="i-paid", kind=RESERVED, start=1, end=77),
 ]
-UNSEEN = One(name="i-came-and-went", pool="batch", start=60, end=90)
+UNOBSERVED = One(name="i-came-and-went", pool="batch", start=60, end=90)
 
 
 @dataclass
@@ -94,7 +94,7 @@ class FakeSources:
 
     cloud: Cloud
     now: float = 0.0
-    every: Sequence[One] = field(default_factory=lambda: [*SEEN, UNSEEN])
+    every: Sequence[One] = field(default_factory=lambda: [*SEEN, UNOBSERVED])
 
     def history(self) -> InstanceHistory:
         shown = 1.0 if self.cloud is Cloud.AWS else 0.0

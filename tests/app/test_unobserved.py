@@ -56,7 +56,7 @@ def test_spans_continue_over_reasons_of_their_kind_and_end_with_others(fleet: Fl
     decided(fleet, BLIND, -4, Reason.METRICS_STALE)
     decided(fleet, SEEN, -20, Reason.SERVING)
     with open_ledger_of(fleet).connect() as connection:
-        found = decisions.kept_unseen(connection, FLEET, NOW)
+        found = decisions.kept_unobserved(connection, FLEET, NOW)
     assert [(one.instance_id, one.since, one.until, one.reason) for one in found] == [
         (BLIND, T0 - 30 * HOUR, T0 - 5 * HOUR, Reason.METRICS_MISSING),
         (BLIND, T0 - 4 * HOUR, None, Reason.METRICS_STALE),
@@ -124,4 +124,4 @@ def test_the_cost_pass_notifies(fleet: FleetDocument) -> None:
     decided(fleet, BLIND, -30, Reason.METRICS_MISSING)
     engine = open_ledger_of(fleet)
     cost_pass.notify(fleet, engine, NOW)
-    assert any(key.startswith(f"{FLEET}/unseen/chat/") for key in messages(engine))
+    assert any(key.startswith(f"{FLEET}/unobserved/chat/") for key in messages(engine))
