@@ -93,7 +93,7 @@ def _commands() -> Iterator[str]:
 def _command(name: str, command: Any) -> Iterator[str]:
     # typer bundles its own click, so detect types by their attributes
     if hasattr(command, "commands"):
-        for sub in sorted(command.commands):
+        for sub in sorted(sub for sub, one in command.commands.items() if not one.hidden):
             yield from _command(f"{name} {sub}", command.commands[sub])
         return
     arguments = [str(p.name).upper() for p in command.params if p.param_type_name == "argument"]
