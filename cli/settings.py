@@ -216,18 +216,14 @@ def _overdue_reviews(settings: Settings, today: date) -> Iterator[Problem]:
 
 
 def _machine_types(settings: Settings) -> Iterator[tuple[str, str, CapacityType]]:
+    """Yield the path below `pools` of each priced machine type, its name and the capacity type of its price."""
     for index, pool in enumerate(settings.pools):
-        bought = pool.capacity
-        for number, reserved in enumerate(bought.reserved):
-            if reserved.block is not None:
-                continue  # some machine types are sold only as prepaid blocks
-            yield f"{index}.capacity.reserved.{number}.machine_type", reserved.machine_type, CapacityType.ON_DEMAND
-        for number, name in enumerate(bought.spot.machine_types if bought.spot else ()):
-            yield f"{index}.capacity.spot.machine_types.{number}", name, CapacityType.SPOT
-        for number, name in enumerate(bought.on_demand.machine_types if bought.on_demand else ()):
-            yield f"{index}.capacity.on_demand.machine_types.{number}", name, CapacityType.ON_DEMAND
-        if bought.flex_start:
-            yield f"{index}.capacity.flex_start.machine_type", bought.flex_start.machine_type, CapacityType.FLEX_START
+        # some machine types are sold only as prepaid blocks
+        blocks = {f"reserved.{number}." for number, one in enumerate(pool.capacity.reserved) if one.block}
+        for place, kind, name in pool.capacity.machine_type_fields():
+            if not place.startswith(tuple(blocks)):
+                priced = CapacityType.ON_DEMAND if kind is CapacityType.RESERVED else kind
+                yield f"{index}.capacity.{place}", name, priced
 
 
 def _similar_types(settings: Settings, here: tuple[str, ...], kind: CapacityType, name: str) -> str:

@@ -11,7 +11,6 @@ from gpufleet.prices.plan.rates import rates_of
 from gpufleet.prices.plan.slices import as_text, slice_price
 from gpufleet.settings import file, reading
 from gpufleet.settings.environment import PoolSettings, Slices
-from stacks.slice_checks import machine_types
 
 
 def notes(path: Path) -> Iterator[str]:
@@ -31,7 +30,7 @@ def notes(path: Path) -> Iterator[str]:
 
 def _notes(pool: PoolSettings, slices: Slices, rates: Rates) -> Iterator[str]:
     kind = CapacityType.ON_DEMAND
-    for name in machine_types(pool):
+    for name in pool.capacity.machine_types:
         try:
             usd = rates.machine(name, kind, None).usd_per_hour
         except MissingPriceError as error:

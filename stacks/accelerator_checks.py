@@ -13,12 +13,8 @@ from serving.accelerators.launch import ExporterContainer
 
 def machines_of(cloud: Cloud, pool: PoolSettings) -> tuple[MachineType, ...]:
     """Return the machine types of a pool that the catalogue contains, each once, in the order of the settings."""
-    capacity = pool.capacity
-    names = [reserved.machine_type for reserved in capacity.reserved]
-    names += [name for way in (capacity.spot, capacity.on_demand) if way for name in way.machine_types]
-    names += [capacity.flex_start.machine_type] if capacity.flex_start else []
     found: list[MachineType] = []
-    for name in dict.fromkeys(names):
+    for name in pool.capacity.machine_types:
         try:
             found.append(catalogue.machine(cloud, name))
         except UnknownMachineError:

@@ -230,7 +230,7 @@ def _reservations(settings: Settings, pool: PoolSettings, path: str, today: date
 
 
 def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSettings | None") -> Iterator[Problem]:
-    for place, name in _machine_types_of(pool):
+    for place, _, name in pool.capacity.machine_type_fields():
         where = f"{path}.capacity.{place}"
         try:
             machine = catalogue.machine(settings.cloud, name)
@@ -258,13 +258,3 @@ def _machines(settings: Settings, pool: PoolSettings, path: str, model: "ModelSe
             value=list(spot.machine_types),
             remedy="keep the one that fits best; a second pool of the same model may use another",
         )
-
-
-def _machine_types_of(pool: PoolSettings) -> Iterator[tuple[str, str]]:
-    for index, reservation in enumerate(pool.capacity.reserved):
-        yield f"reserved.{index}.machine_type", reservation.machine_type
-    for kind, part in (("spot", pool.capacity.spot), ("on_demand", pool.capacity.on_demand)):
-        for index, name in enumerate(part.machine_types if part else ()):
-            yield f"{kind}.machine_types.{index}", name
-    if pool.capacity.flex_start:
-        yield "flex_start.machine_type", pool.capacity.flex_start.machine_type

@@ -137,7 +137,7 @@ def _split(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
     if wanted is None or pool.network == "efa":
         return
     index, gpus = wanted
-    for name in dict.fromkeys(_machine_types(pool)):
+    for name in pool.capacity.machine_types:
         try:
             machine = catalogue.machine(settings.cloud, name)
         except catalogue.UnknownMachineError:
@@ -173,14 +173,6 @@ def _gpus(args: Sequence[str], splits: Mapping[str, str]) -> tuple[int, int] | N
     for _, count in found.values():
         gpus *= count
     return (min(index for index, _ in found.values()), gpus) if found else None
-
-
-def _machine_types(pool: PoolSettings) -> Iterator[str]:
-    capacity = pool.capacity
-    yield from (reserved.machine_type for reserved in capacity.reserved)
-    yield from capacity.spot.machine_types if capacity.spot else ()
-    yield from capacity.on_demand.machine_types if capacity.on_demand else ()
-    yield from (capacity.flex_start.machine_type,) if capacity.flex_start else ()
 
 
 def _existing_reservations(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:

@@ -21,17 +21,8 @@ def check(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem
         remedy = "write a MIG profile such as 1g.10gb" if needs == "profile" else "write the users of each GPU"
         yield Problem(path=f"{where}.{needs}", wrong="is missing", remedy=remedy)
         return
-    for name in machine_types(pool):
+    for name in pool.capacity.machine_types:
         yield from _machine(settings, slices, where, name)
-
-
-def machine_types(pool: PoolSettings) -> list[str]:
-    """All machine types of a pool, each once."""
-    bought = pool.capacity
-    names = [one.machine_type for one in bought.reserved]
-    names += [name for one in (bought.spot, bought.on_demand) if one is not None for name in one.machine_types]
-    names += [] if bought.flex_start is None else [bought.flex_start.machine_type]
-    return list(dict.fromkeys(names))
 
 
 def _machine(settings: Settings, slices: Slices, where: str, name: str) -> Iterator[Problem]:

@@ -1,12 +1,13 @@
 """The settings of one environment, typed and strict. `reading` reads them from a settings file."""
 
+from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
 from gpufleet.domain.catalogue import AcceleratorKind
-from gpufleet.domain.model import Cloud
+from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings import ENVIRONMENT_NAME
 from gpufleet.settings.document import Notify, Objectives
 from gpufleet.settings.document.alerts import AlertsEntry
@@ -165,6 +166,24 @@ class Capacity(Strict):
     def fallback(self) -> OnDemand | FlexStart | None:
         """The capacity that replaces missing spot; without spot, the main capacity of the pool."""
         return self.on_demand or self.flex_start
+
+    @property
+    def machine_types(self) -> tuple[str, ...]:
+        """All machine types, each once, in the order of the settings."""
+        return tuple(dict.fromkeys(name for _, _, name in self.machine_type_fields()))
+
+    def machine_type_fields(self) -> Iterator[tuple[str, CapacityType, str]]:
+        """Yield each field that names a machine type: its path below `capacity`, the capacity type, the name."""
+        for index, reserved in enumerate(self.reserved):
+            yield f"reserved.{index}.machine_type", CapacityType.RESERVED, reserved.machine_type
+        for key, kind, part in (
+            ("spot", CapacityType.SPOT, self.spot),
+            ("on_demand", CapacityType.ON_DEMAND, self.on_demand),
+        ):
+            for index, name in enumerate(part.machine_types if part else ()):
+                yield f"{key}.machine_types.{index}", kind, name
+        if self.flex_start:
+            yield "flex_start.machine_type", CapacityType.FLEX_START, self.flex_start.machine_type
 
 
 class Slices(Strict):
