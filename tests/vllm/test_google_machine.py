@@ -18,7 +18,7 @@ from serving import agent_archive, user_data
 from serving.cache import manifest as manifests
 from serving.cache import publish
 from serving.instance_settings import EngineSettings, InstanceSettings
-from tests.fixtures.e2e.control_ground import ZONE, OnGoogle
+from tests.fixtures.e2e.control_hosts import ZONE, OnGoogle
 from tests.fixtures.e2e.embedded_cloud import BUCKET, CLONE, instance_settings, started, status, wait_for, wait_until
 from tests.fixtures.local_token import BEARER
 from tests.fixtures.networks import free_network
