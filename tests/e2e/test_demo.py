@@ -74,7 +74,7 @@ def end() -> None:
         pytest.param(("aws", "machine"), id="aws with a control host", marks=pytest.mark.long),
     ],
 )
-def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The facts of one whole run on each cloud."""
     cloud, control = request.param
     summary = tmp_path_factory.mktemp("demo") / "summary.json"
@@ -95,97 +95,97 @@ def story(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return facts | {"output": output, "cloud": cloud, "control": control}
 
 
-def test_pools_start_as_declared(story: dict[str, Any]) -> None:
-    assert story["instances"] == {"chat": 3, "batch": 2}
-    assert story["reserved"] == 1
-    assert story["spot_zones"] == ZONES[story["cloud"]]
-    assert story["scraped"] == {"engine": 5, "accelerator": 5, "node": 5}
+def test_pools_start_as_declared(facts: dict[str, Any]) -> None:
+    assert facts["instances"] == {"chat": 3, "batch": 2}
+    assert facts["reserved"] == 1
+    assert facts["spot_zones"] == ZONES[facts["cloud"]]
+    assert facts["scraped"] == {"engine": 5, "accelerator": 5, "node": 5}
 
 
-def test_requests_reach_their_pool_and_none_is_lost(story: dict[str, Any]) -> None:
-    assert story["requests_by_pool"]["chat"] >= 60
-    assert story["requests_by_pool"]["batch"] == 0
-    assert story["requests_sent"] > 300
-    assert story["requests_failed"] == 0
+def test_requests_reach_their_pool_and_none_is_lost(facts: dict[str, Any]) -> None:
+    assert facts["requests_by_pool"]["chat"] >= 60
+    assert facts["requests_by_pool"]["batch"] == 0
+    assert facts["requests_sent"] > 300
+    assert facts["requests_failed"] == 0
 
 
-def test_preempted_instance_drains_and_has_a_fallback_until_spot_is_back(story: dict[str, Any]) -> None:
-    assert {"draining", "drained"} & set(story["preempted_phases"]), story["preempted_phases"]
-    assert len(story["fallback"]) == 1
-    assert story["fallback_left"] == 0
-    assert story["failed_during_preemption"] == 0
+def test_preempted_instance_drains_and_has_a_fallback_until_spot_is_back(facts: dict[str, Any]) -> None:
+    assert {"draining", "drained"} & set(facts["preempted_phases"]), facts["preempted_phases"]
+    assert len(facts["fallback"]) == 1
+    assert facts["fallback_left"] == 0
+    assert facts["failed_during_preemption"] == 0
 
 
-def test_idle_instance_is_terminated_and_the_one_without_metrics_is_kept(story: dict[str, Any]) -> None:
-    assert story["ended"] != story["silenced"]
-    assert story["silenced_reason"] == "metrics missing"
-    assert story["batch_desired"] == [2, 1]
-    assert story["chat_after_idle"] == 3
-    assert story["slack_about_idle"] >= 1
+def test_idle_instance_is_terminated_and_the_one_without_metrics_is_kept(facts: dict[str, Any]) -> None:
+    assert facts["ended"] != facts["silenced"]
+    assert facts["silenced_reason"] == "metrics missing"
+    assert facts["batch_desired"] == [2, 1]
+    assert facts["chat_after_idle"] == 3
+    assert facts["slack_about_idle"] >= 1
 
 
-def test_no_instance_is_terminated_twice(story: dict[str, Any]) -> None:
-    ended = re.findall(r"^ *end (\S+): done", story["output"], re.MULTILINE)
+def test_no_instance_is_terminated_twice(facts: dict[str, Any]) -> None:
+    ended = re.findall(r"^ *end (\S+): done", facts["output"], re.MULTILINE)
     assert len(ended) >= 2, "the stand-in of spot and the idle one"
     assert sorted(set(ended)) == sorted(ended)
 
 
-def test_policy_acts_only_after_a_user_saw_its_dry_run(story: dict[str, Any]) -> None:
-    assert story["unseen_policy_waits"] is True
+def test_policy_acts_only_after_a_user_saw_its_dry_run(facts: dict[str, Any]) -> None:
+    assert facts["unseen_policy_waits"] is True
 
 
-def test_replaced_control_host_loses_no_state(story: dict[str, Any]) -> None:
-    if story["control"] == "processes":
-        assert "control_hosts" not in story
+def test_replaced_control_host_loses_no_state(facts: dict[str, Any]) -> None:
+    if facts["control"] == "processes":
+        assert "control_hosts" not in facts
         return
-    first, second = story["control_hosts"]
+    first, second = facts["control_hosts"]
     assert first != second
-    assert (story["brake_kept"], story["silence_kept"], story["samples_kept"]) == (True, True, True)
-    assert story["failed_meanwhile"] == 0
+    assert (facts["brake_kept"], facts["silence_kept"], facts["samples_kept"]) == (True, True, True)
+    assert facts["failed_meanwhile"] == 0
 
 
-def test_next_preview_has_no_changes(story: dict[str, Any]) -> None:
-    assert story["preview_without_change"] is True
+def test_next_preview_has_no_changes(facts: dict[str, Any]) -> None:
+    assert facts["preview_without_change"] is True
 
 
-def test_report_adds_up(story: dict[str, Any]) -> None:
-    report = story["report"]
+def test_report_adds_up(facts: dict[str, Any]) -> None:
+    report = facts["report"]
     total = Decimal(report["total"]["usd"])
     assert total > 0
     for name, rows in report["by"].items():
         assert abs(sum(Decimal(row["usd"]) for row in rows.values()) - total) <= LAST_PLACES, name
     assert abs(recompute(report).usd - total) <= LAST_PLACES
     assert faults(report) == []
-    assert story["slack_reports"] >= 1
+    assert facts["slack_reports"] >= 1
 
 
-def test_report_counts_the_tokens_that_clients_received(story: dict[str, Any]) -> None:
+def test_report_counts_the_tokens_that_clients_received(facts: dict[str, Any]) -> None:
     """The report also counts warm-ups. It misses tokens after the last scrape of an instance: at most one request
     of each client, for each of the two instances that end under traffic."""
-    total = story["report"]["total"]
-    warm_ups = total["tokens"]["generation"] - story["output_tokens"]
+    total = facts["report"]["total"]
+    warm_ups = total["tokens"]["generation"] - facts["output_tokens"]
     clients, tokens = 6, 24
     missed = 2 * clients * tokens
     assert -missed < warm_ups <= 8 * total["instances"]
 
 
-def test_dashboards_show_the_data_of_a_short_run(story: dict[str, Any]) -> None:
+def test_dashboards_show_the_data_of_a_short_run(facts: dict[str, Any]) -> None:
     """Dollars per hour need five minutes of facts: a longer run has them, too."""
-    assert story["dashboard_queries"] > 30
-    assert len(story["empty_queries"]) <= 5
-    assert [query for query in story["empty_queries"] if "gpufleet_spend_" not in query] == []
-    drawn = story["dashboard_queries"] - len(story["empty_queries"])
-    assert f"{drawn} of {story['dashboard_queries']} queries find data" in story["output"]
+    assert facts["dashboard_queries"] > 30
+    assert len(facts["empty_queries"]) <= 5
+    assert [query for query in facts["empty_queries"] if "gpufleet_spend_" not in query] == []
+    drawn = facts["dashboard_queries"] - len(facts["empty_queries"])
+    assert f"{drawn} of {facts['dashboard_queries']} queries find data" in facts["output"]
 
 
-def test_no_secret_is_written_to_a_file(story: dict[str, Any]) -> None:
-    assert story["secret_found_in"] == []
-    assert "AKIAREAL" not in story["output"]
+def test_no_secret_is_written_to_a_file(facts: dict[str, Any]) -> None:
+    assert facts["secret_found_in"] == []
+    assert "AKIAREAL" not in facts["output"]
 
 
-def test_no_process_listener_or_mount_is_left(story: dict[str, Any]) -> None:
-    assert story["instances_after_destroy"] == 0
-    left_over = story["left"]
+def test_no_process_listener_or_mount_is_left(facts: dict[str, Any]) -> None:
+    assert facts["instances_after_destroy"] == 0
+    left_over = facts["left"]
     assert (left_over["processes_left"], left_over["listeners_left"], left_over["mounts_left"]) == (0, 0, 0)
     assert not sockets.find_listeners_in("127.16.0.0/16")
 

@@ -37,35 +37,35 @@ INSTANCES = f"/compute/v1/projects/{PROJECT}/zones/{ZONE}/instances"
 class Bucket:
     """The bucket of the test environment, with the operations that publishing needs."""
 
-    ground: OnGoogle
+    platform: OnGoogle
 
     def exists(self, key: str) -> bool:
-        url = f"{self.ground.url}/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}"
+        url = f"{self.platform.url}/storage/v1/b/{BUCKET}/o/{quote(key, safe='')}"
         return httpx.get(url, headers=BEARER, timeout=60).status_code == 200
 
     def put_bytes(self, key: str, body: bytes) -> None:
-        self.ground.put(key, body)
+        self.platform.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
-        self.ground.put(key, path.read_bytes())
+        self.platform.put(key, path.read_bytes())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A spot instance that serves, and its model's digest."""
 
-    ground: OnGoogle
+    platform: OnGoogle
     address: str
     digest: str
 
 
-def settings(ground: OnGoogle) -> InstanceSettings:
+def settings(platform: OnGoogle) -> InstanceSettings:
     return instance_settings(
         "chat",
         CapacityType.SPOT,
         cloud=Cloud.GCP,
-        region=ground.region,
-        bucket=ground.bucket,
+        region=platform.region,
+        bucket=platform.bucket,
         engine_key=f"gcp-secret:projects/{PROJECT}/secrets/engine-key",
         engine=EngineSettings(
             kind="vllm",
@@ -78,7 +78,7 @@ def settings(ground: OnGoogle) -> InstanceSettings:
     )
 
 
-def start(ground: OnGoogle, script: str) -> str:
+def start(platform: OnGoogle, script: str) -> str:
     """Start a spot instance with a local disk, and a preemption notice as in the templates; return its address."""
     image = "projects/debian-cloud/global/images/debian-12"
     body = {
@@ -94,7 +94,7 @@ def start(ground: OnGoogle, script: str) -> str:
                 "initializeParams": {"diskType": f"zones/{ZONE}/diskTypes/local-ssd"},
             },
         ],
-        "networkInterfaces": [{"subnetwork": f"regions/{ground.region}/subnetworks/net"}],
+        "networkInterfaces": [{"subnetwork": f"regions/{platform.region}/subnetworks/net"}],
         "serviceAccounts": [
             {
                 "email": f"gpu@{PROJECT}.iam.gserviceaccount.com",
@@ -114,8 +114,8 @@ def start(ground: OnGoogle, script: str) -> str:
             "instanceTerminationAction": "DELETE",
         },
     }
-    ground.call("POST", INSTANCES, body)
-    return ground.address(NAME)
+    platform.call("POST", INSTANCES, body)
+    return platform.address(NAME)
 
 
 @pytest.fixture(scope="module")
@@ -124,28 +124,28 @@ def machine(vllm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ma
     folder = tmp_path_factory.mktemp("cloud")
     network = free_network()
     with started(folder, network):
-        ground = OnGoogle(url=f"http://{network}.0.4:4567", network=network)
-        ground.set_up()
+        platform = OnGoogle(url=f"http://{network}.0.4:4567", network=network)
+        platform.set_up()
         value = base64.b64encode(KEY.encode()).decode()
-        ground.call("POST", f"{SECRETS}?secretId=engine-key", {"replication": {"automatic": {}}})
-        ground.call("POST", f"{SECRETS}/engine-key:addVersion", {"payload": {"data": value}})
-        yield _booted(ground, folder)
+        platform.call("POST", f"{SECRETS}?secretId=engine-key", {"replication": {"automatic": {}}})
+        platform.call("POST", f"{SECRETS}/engine-key:addVersion", {"payload": {"data": value}})
+        yield _booted(platform, folder)
 
 
-def _booted(ground: OnGoogle, folder: Path) -> Machine:
+def _booted(platform: OnGoogle, folder: Path) -> Machine:
     tiny_model.make(folder / "source")
     manifest = manifests.describe(folder / "source", name="chat", revision="first")
-    bucket = Bucket(ground=ground)
+    bucket = Bucket(platform=platform)
     publish.add(bucket, folder / "source", manifest)
     publish.rollout(bucket, name="chat", digest=manifest.digest)
     archive = agent_archive.build(CLONE)
     sha256 = hashlib.sha256(archive).hexdigest()
     bucket.put_bytes(user_data.archive_key(sha256), archive)
-    script = user_data.render(settings(ground), sha256)
+    script = user_data.render(settings(platform), sha256)
     assert KEY not in script
-    address = start(ground, script)
+    address = start(platform, script)
     wait_until(address, "ready", BOOT_LIMIT_S)
-    return Machine(ground=ground, address=address, digest=manifest.digest)
+    return Machine(platform=platform, address=address, digest=manifest.digest)
 
 
 def test_a_machine_boots_from_cloud_storage_serves_and_drains(machine: Machine) -> None:
@@ -164,7 +164,7 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     streams = Streams(f"http://{machine.address}:8000", count=20, tokens=500, model="chat", key=KEY).start()
     wait_for("first words", streams.all_began)
     body = {"instance": NAME, "notice_s": NOTICE_S}
-    answer = httpx.post(f"{machine.ground.admin_url}/preempt?cloud=gcp", json=body, headers=BEARER, timeout=30)
+    answer = httpx.post(f"{machine.platform.admin_url}/preempt?cloud=gcp", json=body, headers=BEARER, timeout=30)
     assert answer.is_success, answer.text
     assert wait_until(machine.address, "draining", 30)["reason"] == "preempted by its cloud"
     usages = streams.usages()
@@ -173,6 +173,6 @@ def _a_preemption_loses_no_stream(machine: Machine) -> None:
     wait_until(machine.address, "drained", 100)
 
     def is_deleted() -> bool:
-        return httpx.get(f"{machine.ground.url}{INSTANCES}/{NAME}", headers=BEARER, timeout=30).status_code == 404
+        return httpx.get(f"{machine.platform.url}{INSTANCES}/{NAME}", headers=BEARER, timeout=30).status_code == 404
 
     wait_for("the end of the instance", is_deleted, 2 * NOTICE_S)
