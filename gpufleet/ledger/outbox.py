@@ -22,6 +22,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     and_,
+    case,
     func,
     not_,
     select,
@@ -191,13 +192,20 @@ def mark_refused(engine: Engine, message_id: int, token: str, error: str) -> Non
     _update_held(engine, message_id, token, state=MessageState.REFUSED.value, error=error, token=None)
 
 
+def mark_unconfirmed(engine: Engine, message_id: int, token: str, error: str) -> None:
+    """Record that the delivery is given up. The message may have arrived: a retry looks it up before posting."""
+    _update_held(engine, message_id, token, state=MessageState.REFUSED.value, taken_at=EPOCH, error=error, token=None)
+
+
 def retry_refused(engine: Engine, now: datetime) -> int:
     """Retry refused messages, for example after a bad token was replaced. Returns their number."""
+    # `mark_unconfirmed` leaves EPOCH: such a message may have arrived
+    state = case((OUTBOX.c.taken_at == EPOCH, MessageState.SENDING.value), else_=MessageState.WAITING.value)
     with writing(engine) as connection:
         done = connection.execute(
             update(OUTBOX)
             .where(OUTBOX.c.state == MessageState.REFUSED.value)
-            .values(state=MessageState.WAITING.value, not_before=now)
+            .values(state=state, not_before=now, attempts=0)
         )
         return done.rowcount
 

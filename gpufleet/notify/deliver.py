@@ -115,7 +115,7 @@ class Delivery:
                 done.later += 1
                 return False
             case Unknown(error=error) if taken.attempts >= MOST_UNCLEAR:
-                outbox.mark_refused(self.engine, taken.id, token, f"delivery was never confirmed: {error}")
+                outbox.mark_unconfirmed(self.engine, taken.id, token, f"delivery was never confirmed: {error}")
                 done.refused += 1
                 return True
             case Unknown(error=error):

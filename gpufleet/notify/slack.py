@@ -34,7 +34,7 @@ _TEMPORARY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """The message was accepted. `receipt` is its id (its `ts`; a webhook returns none)."""
+    """The message was accepted. `receipt` is its id: its `ts`, the id of its file, or `webhook`."""
 
     receipt: str
 
@@ -182,6 +182,8 @@ class SlackBot:
         except SlackApiError as error:
             answer = _judged(error)
             return TryLater(error=answer.error) if isinstance(answer, Unknown) else answer
+        except LookUpRefusedError as error:
+            return Refused(error=str(error))
         except (SlackClientError, OSError, HTTPException) as error:
             return TryLater(error=f"{type(error).__name__}: nothing is posted yet")
         try:

@@ -24,7 +24,16 @@ from typer.testing import CliRunner
 
 from cli.commands import build
 from gpufleet.ledger.database import writing
-from gpufleet.ledger.outbox import Message, MessageState, counts, enqueue, escape, messages, open_channels
+from gpufleet.ledger.outbox import (
+    Message,
+    MessageState,
+    counts,
+    enqueue,
+    escape,
+    messages,
+    open_channels,
+    retry_refused,
+)
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.tables import OUTBOX
 from gpufleet.notify.buttons import with_buttons
@@ -385,6 +394,42 @@ def test_message_without_a_confirmed_post_is_given_up(ledger: Engine) -> None:
         clock.time += timedelta(minutes=5)
     [given_up] = messages(ledger, [MessageState.REFUSED])
     assert given_up.error == "delivery was never confirmed: timed out"
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_message_that_was_given_up_is_looked_up_when_it_is_retried(
+    ledger: Engine, sink: SlackSink, *, arrives: bool
+) -> None:
+    class Unconfirmed(SlackBot):
+        def post(self, channel: str, key: str, text: str, detail: Mapping[str, Any], thread: str | None) -> Answer:
+            if arrives and arrived(sink) == ["earlier"]:
+                super().post(channel, key, text, detail, thread)
+            return Unknown(error="timed out")
+
+        def look_up(self, channel: str, key: str, since: datetime) -> str | None:
+            raise OSError("timed out")
+
+    clock = Clock()
+    put(ledger, ["earlier"])
+    run(ledger, bot(sink), clock)
+    put(ledger, ["a"])
+    receiver = Unconfirmed(local_token.BOT, f"{sink.url}/api/")
+    for _ in range(200):
+        Delivery(engine=ledger, receiver=receiver, now=clock.now).run()
+        clock.time += timedelta(minutes=5)
+    assert counts(ledger)[MessageState.REFUSED] == 1
+    assert retry_refused(ledger, clock.time) == 1
+    done = run(ledger, bot(sink), clock)
+    assert (done.found, done.sent) == ((1, 0) if arrives else (0, 1))
+    assert arrived(sink) == ["earlier", "a"]
+
+
+def test_files_for_an_unknown_channel_are_refused_with_the_cause(ledger: Engine, sink: SlackSink) -> None:
+    with writing(ledger) as connection:
+        enqueue(connection, replace(files_message("a", "t", [("x.csv", "x", b"1,2")]), channel="#nowhere"), NOW)
+    assert run(ledger, bot(sink), Clock()).refused == 1
+    (refused,) = messages(ledger, (MessageState.REFUSED,))
+    assert refused.error == "Slack lists no channel #nowhere that this bot may see"
 
 
 EVIL = "<!channel> & <https://evil.example|approve>"
