@@ -187,6 +187,23 @@ def test_spot_is_preempted_while_it_runs(cloud: Emulated) -> None:
     assert (lost.instance_id, lost.detail) == (name, "Instance was preempted.")
 
 
+@pytest.mark.parametrize(("forced", "template"), [("NO", "spot"), ("YES", "new")])
+def test_a_repaired_instance_keeps_its_template_unless_the_group_forces_updates(
+    cloud: Emulated, forced: str, template: str
+) -> None:
+    """Compute Engine reference, `instanceLifecyclePolicy.forceUpdateOnRepair`; `NO` is the default."""
+    policy = {"forceUpdateOnRepair": forced}
+    group = cloud.make_group("spot", 1, f"zones/{ZONE}", properties(scheduling=SPOT), instanceLifecyclePolicy=policy)
+    cloud.run()
+    new = Key("global", "instanceTemplates", "new")
+    cloud.state.store.add(new, {"properties": properties(scheduling=SPOT)}, cloud.clock.now)
+    cloud.state.store.get(group.key)["versions"] = [{"instanceTemplate": cloud.state.store.url(new.path)}]
+    cloud.control("preempt", {"instance": member(group)})
+    cloud.run(40)
+    assert kinds(cloud) == [K.LAUNCHED, K.PREEMPTED, K.LAUNCHED]
+    assert group.members[0].version["instanceTemplate"].endswith(f"/{template}")
+
+
 def test_instance_under_preemption_states_the_cause(cloud: Emulated) -> None:
     group = spot(cloud)
     cloud.run()

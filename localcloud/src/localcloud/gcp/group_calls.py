@@ -240,7 +240,7 @@ def recreate_instances(state: GoogleState, call: Call) -> Row:
     """Recreate members from the group's present template; the size stays."""
     group = find(state, call)
     for member in _chosen(call, group):
-        groups.end_member(state, group, member, "RECREATING")
+        groups.replace_member(state, group, member)
     return _operation(state, call, group.key, "recreateInstances")
 
 
@@ -252,7 +252,7 @@ def apply_updates(state: GoogleState, call: Call) -> Row:
     forced = call.body.get("minimalAction") == "REPLACE"
     for member in chosen:
         if forced or not groups.is_current(row, member):
-            groups.end_member(state, group, member, "RECREATING")
+            groups.replace_member(state, group, member)
     return _operation(state, call, group.key, "applyUpdatesToInstances")
 
 

@@ -186,8 +186,7 @@ def _advance_member(state: GoogleState, group: ManagedGroup, member: Member) -> 
         return
     if member.action == "RECREATING":
         if machine is None:
-            # recreated under its name, from the group's present template
-            member.action, member.version = "CREATING", current_version(state.store.get(group.key))
+            member.action = "CREATING"  # under its name
         return
     if member.action == "CREATING":
         if machine is not None and machine.status == "RUNNING":
@@ -237,10 +236,7 @@ def _repair(state: GoogleState, group: ManagedGroup, member: Member, machine: Ma
     if machine is None:
         member.action = "CREATING"
         return
-    version = member.version
     end_member(state, group, member, "RECREATING")
-    if not forced:
-        member.version = version
 
 
 def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
@@ -249,8 +245,14 @@ def _update(state: GoogleState, group: ManagedGroup, row: Row) -> None:
         return
     for member in group.members:
         if not is_current(row, member):
-            end_member(state, group, member, "RECREATING")
+            replace_member(state, group, member)
             return
+
+
+def replace_member(state: GoogleState, group: ManagedGroup, member: Member) -> None:
+    """Recreate a member under its name, from the group's present template. A repair keeps the member's template."""
+    member.version = current_version(state.store.get(group.key))
+    end_member(state, group, member, "RECREATING")
 
 
 def is_current(row: Row, member: Member) -> bool:
