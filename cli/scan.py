@@ -101,8 +101,8 @@ def scan(  # noqa: PLR0913, PLR0917 - options
 
     Ctrl-C shows what was read until then.
 
-    Exit code 1: a region or an account could not be read; the rest is shown. Exit code 3: something is certainly idle
-    or unused. Exit code 130: interrupted.
+    Exit code 1: a region or an account could not be read; the others are shown. Exit code 3: hours that were
+    certainly idle, or unused capacity. Exit code 130: interrupted.
     """
     began = time.monotonic()
     if print_policy is not None:

@@ -57,7 +57,9 @@ class Advice:
     command: str
     """For a shell. It changes the account only where its text says so; the scan runs none."""
     usd_per_month: Decimal
-    """What it saves at most, at 730 hours a month."""
+    """What it saves at most, at 730 hours a month, without the instances of unknown price."""
+    unpriced: int = 0
+    """Number of its instances without a price."""
     is_saving: bool = True
     """False: the amount is only what the instances cost, because nothing proves that they are idle."""
 
@@ -137,8 +139,16 @@ def _advice(  # noqa: PLR0913, PLR0917
     *,
     is_saving: bool = True,
 ) -> Advice:
-    usd = sum((one.usd_per_hour or Decimal(0) for one in instances), Decimal(0)) * money.HOURS_PER_MONTH
-    return Advice(code=code, scope=scope, text=text, command=command, usd_per_month=usd, is_saving=is_saving)
+    priced = [one.usd_per_hour for one in instances if one.usd_per_hour is not None]
+    return Advice(
+        code=code,
+        scope=scope,
+        text=text,
+        command=command,
+        usd_per_month=sum(priced, Decimal(0)) * money.HOURS_PER_MONTH,
+        unpriced=len(instances) - len(priced),
+        is_saving=is_saving,
+    )
 
 
 def _count(instances: Sequence[ScannedInstance]) -> str:

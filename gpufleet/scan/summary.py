@@ -138,7 +138,8 @@ def amount_of(advice: Advice) -> str:
     if not advice.usd_per_month:
         return "of unknown price"
     usd = dollars(advice.usd_per_month)
-    return f"saves up to {usd} USD a month" if advice.is_saving else f"they cost {usd} USD a month"
+    more = f", without {_some(advice.unpriced, 'instance')} of unknown price" if advice.unpriced else ""
+    return f"{'saves up to' if advice.is_saving else 'they cost'} {usd} USD a month{more}"
 
 
 def row(one: ScannedInstance, now: datetime, hide: Callable[[str], str] = str) -> tuple[str, ...]:
@@ -274,6 +275,7 @@ def _advice(one: Advice) -> dict[str, Any]:
         "text": one.text,
         "command": one.command,
         "usd_per_month": str(one.usd_per_month),
+        "unpriced_instances": one.unpriced,
         "is_saving": one.is_saving,
     }
 

@@ -95,6 +95,30 @@ def test_idle_instances_are_stopped_in_the_way_of_their_owner(instance: Instance
 
 
 @pytest.mark.parametrize(
+    ("prices", "amount"),
+    [
+        pytest.param(["0.8", "0.2"], "saves up to 730.00 USD a month", id="known"),
+        pytest.param(
+            ["1.0", None], "saves up to 730.00 USD a month, without 1 instance of unknown price", id="one unknown"
+        ),
+        pytest.param([None, None], "of unknown price", id="all unknown"),
+    ],
+)
+def test_an_unknown_price_does_not_count_as_zero(prices: list[str | None], amount: str) -> None:
+    idle = [
+        replace(
+            IDLE,
+            instance=replace(PLAIN, id=f"i-{number}"),
+            usd_per_hour=None if price is None else Decimal(price),
+        )
+        for number, price in enumerate(prices)
+    ]
+    (advice,) = advise(scan(*idle))
+    assert summary.amount_of(advice) == amount
+    assert advice.unpriced == prices.count(None)
+
+
+@pytest.mark.parametrize(
     ("unused", "command"),
     [
         pytest.param(2, "cancel-capacity-reservation --region us-east-1 --capacity-reservation-id cr-1", id="all"),
