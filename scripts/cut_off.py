@@ -6,12 +6,12 @@ money, in no state and in no fleet document.
 
 import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from gpufleet.prices.plan.preview import as_list, as_map
+from scripts import stack_reading
 from scripts.big_update import MOVES
 
 COSTLY: Final = MOVES.keys() - {"aws:ec2/launchTemplate:LaunchTemplate"}
@@ -19,17 +19,18 @@ COSTLY: Final = MOVES.keys() - {"aws:ec2/launchTemplate:LaunchTemplate"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status. 0: no update was interrupted. 1: resources may exist that the stack does not know."""
+    """Return the exit status. 0: no update was interrupted. 1: resources may exist that the stack does not know, or
+    the stack cannot be read.
+    """
     parser = argparse.ArgumentParser(prog="python -m scripts.cut_off", description="Was the last update killed?")
     parser.add_argument("stack")
     stack = parser.parse_args(arguments).stack
-    found = subprocess.run(
-        ["pulumi", "stack", "export", "--stack", stack, "--non-interactive"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    left = begun(found.stdout) if found.returncode == 0 else ()  # a new stack: no update was started
+    try:
+        exported = stack_reading.read(stack, "export")
+    except stack_reading.StackReadError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    left = () if exported is None else begun(exported)  # None: a new stack, so no update was started
     if not left:
         return 0
     lines = "".join(f"  {urn}\n" for urn in left)

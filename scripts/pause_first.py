@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 from app.fleets import load_one
+from scripts import stack_reading
 from scripts.big_update import PlanError, ended
 
 SPAN: Final = "2h"
@@ -25,22 +26,20 @@ LOCAL: Final = "-local"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit status. 0: paused, or there is no fleet to pause. 1: not paused, so the stack must not be
-    destroyed.
+    """Return the exit status. 0: paused, no fleet to pause, or with --if-big a small update. 1: not paused, so the
+    stack must not be changed.
     """
     parser = argparse.ArgumentParser(prog="python -m scripts.pause_first", description="Pause a stack's watchdogs.")
     parser.add_argument("stack")
     parser.add_argument("--reason", required=True)
     parser.add_argument("--if-big", action="store_true", help="only before an update that ends groups or machines")
     given = parser.parse_args(arguments)
-    found = subprocess.run(
-        ["pulumi", "stack", "output", "fleet_url", "--stack", given.stack, "--non-interactive"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    url = found.stdout.strip()
-    if found.returncode != 0 or not url:
+    try:
+        url = (stack_reading.read(given.stack, "output", "fleet_url") or "").strip()
+    except stack_reading.StackReadError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    if not url:
         sys.stderr.write(f"stack {given.stack} has no fleet yet, so there are no watchdogs to pause\n")
         return 0
     if given.if_big and (answer := _big(given.stack)) is not None:

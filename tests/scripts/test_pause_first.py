@@ -25,13 +25,17 @@ class Answer:
 
 
 def paused(folder: Path, stack_output: str, stack: str = "aws-dev", *more: str) -> Answer:
-    """Run the script with a fake `pulumi` that returns only this output."""
+    return run("pause_first", folder, stack_output, stack, "--reason", "pulumi destroy of aws-dev", *more)
+
+
+def run(script: str, folder: Path, stack_output: str, *arguments: str) -> Answer:
+    """Run a script with a fake `pulumi` that returns only this output."""
     fake_pulumi = folder / "bin" / "pulumi"
     fake_pulumi.parent.mkdir()
     fake_pulumi.write_text(f"#!/bin/sh\n{stack_output}\n")
     fake_pulumi.chmod(0o755)
     environment = {**os.environ, "PATH": f"{fake_pulumi.parent}:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "scripts.pause_first", stack, "--reason", "pulumi destroy of aws-dev", *more]
+    command = [sys.executable, "-m", f"scripts.{script}", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False
     )
@@ -67,10 +71,22 @@ def test_a_local_fleet_without_watchdog_runs_needs_no_pause(tmp_path: Path) -> N
     assert (done.code, "ever run" in done.output) == (0, True)
 
 
-@pytest.mark.parametrize("output", ["exit 255", "true"], ids=["no such output", "empty"])
+NO_OUTPUT = "echo \"error: current stack does not have output property 'fleet_url'\" >&2; exit 1"
+NO_STACK = "echo \"error: no stack named 'aws-dev' found\" >&2; exit 6"
+
+
+@pytest.mark.parametrize("output", [NO_OUTPUT, NO_STACK, "true"], ids=["no such output", "no such stack", "empty"])
 def test_a_stack_without_a_fleet_needs_no_pause(tmp_path: Path, output: str) -> None:
     done = paused(tmp_path, output)
     assert (done.code, "no fleet yet" in done.output) == (0, True)
+
+
+@pytest.mark.parametrize("script", ["pause_first", "cut_off"])
+def test_a_stack_that_cannot_be_read_is_not_treated_as_new(tmp_path: Path, script: str) -> None:
+    failed = "echo 'error: incorrect passphrase' >&2; exit 255"
+    done = run(script, tmp_path, failed, "aws-dev", *(["--reason", "test"] if script == "pause_first" else []))
+    assert done.code == 1
+    assert "stack aws-dev cannot be read, so nothing was changed: error: incorrect passphrase" in done.output
 
 
 URN = "urn:pulumi:aws-dev::gpu-fleet::gpu-fleet:aws:GpuPool$"
