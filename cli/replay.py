@@ -109,7 +109,8 @@ def spot(
 ) -> None:
     """Replay a recorded spot market against the spot watchdog, and print availability and cost.
 
-    Each tick applies losses of capacity, then decisions until they repeat, then readiness, then cost.
+    Each tick applies losses of capacity, then decisions until the rule requests no more changes, then readiness, then
+    cost.
     """
     from replay import histories  # numpy and the reader are slow to import
     from replay import spot as market

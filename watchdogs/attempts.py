@@ -9,7 +9,7 @@ from gpufleet.domain.decisions import FailedAttempts
 REMEMBERED: Final = timedelta(days=7)
 """How far back failed attempts are read: passes may run once a day only."""
 STUCK: Final = timedelta(hours=1)
-"""An instance whose first failed attempt is older no longer blocks other ends: a drain never takes that long."""
+"""An instance whose first attempt failed longer ago no longer blocks the terminations of others."""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -19,5 +19,5 @@ def tried_last(attempts: Mapping[str, FailedAttempts], resource: str) -> datetim
 
 
 def is_stuck(attempts: Mapping[str, FailedAttempts], resource: str, now: datetime) -> bool:
-    """Whether attempts have failed for longer than a drain takes."""
+    """Whether attempts have failed for `STUCK` or longer."""
     return resource in attempts and now - attempts[resource].first >= STUCK

@@ -2,7 +2,8 @@
 
 A change of cost is split into three parts that add up to it exactly. With C = price × hours and hours = tokens ×
 hours per token: volume = P0·E0·(V1−V0), efficiency = P0·V1·(E1−E0), price = H1·(P1−P0). Where either hour has no
-tokens, hours per token is undefined: the part that is not price counts as efficiency (idle capacity).
+tokens, hours per token is undefined: the part that is not price counts as efficiency (idle capacity). Where either
+hour has no instance hours, the whole change counts as volume.
 
 A cost without a price, or that was not collected, does not count as 0: an increase is judged by the lower bound of a
 figure, a decrease by its upper bound, if there is one.
@@ -116,7 +117,7 @@ def usual(hours: Sequence[Hour]) -> Hour | None:
     low, high = _middle(ordered)
     usd = (low.usd + high.usd) / 2
     least = sum(_middle(sorted(hour.least for hour in hours)), Fraction(0)) / 2
-    # no upper bound is above all others
+    # a missing upper bound sorts above every other
     bounded = sorted(hour.most for hour in hours if hour.most is not None)
     is_bounded = len(hours) // 2 < len(bounded)
     most = sum((bounded[(len(hours) - 1) // 2], bounded[len(hours) // 2]), Fraction(0)) / 2 if is_bounded else None

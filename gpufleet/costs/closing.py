@@ -15,12 +15,12 @@ from pydantic import TypeAdapter
 
 from gpufleet.ledger.closed_periods import Confirmed
 from gpufleet.ledger.facts import ActivityHour, CostPass, Reservation, Run
+from gpufleet.ledger.slots import SLOTS
 from gpufleet.ledger.teams import Interval
 from gpufleet.ledger.units import UnitHour, keep_slots
 
 _SLOT: Final = timedelta(seconds=10)
-_SLOTS: Final = 360
-_ALL: Final = (1 << _SLOTS) - 1
+_ALL: Final = (1 << SLOTS) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,9 @@ def open_slots(hour: datetime, spans: Sequence[Interval]) -> int:
     def touch(start: datetime, end: datetime) -> bool:
         return any(since < end and start < until for since, until in spans)
 
-    if not touch(hour, hour + _SLOT * _SLOTS):
+    if not touch(hour, hour + _SLOT * SLOTS):
         return _ALL
-    starts = [hour + n * _SLOT for n in range(_SLOTS)]
+    starts = [hour + n * _SLOT for n in range(SLOTS)]
     return sum(1 << n for n, start in enumerate(starts) if not touch(start, start + _SLOT))
 
 

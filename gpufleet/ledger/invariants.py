@@ -12,6 +12,7 @@ from gpufleet.domain.money import NANO
 from gpufleet.ledger.energy import stored_hours
 from gpufleet.ledger.facts import activity_hour
 from gpufleet.ledger.rollups import engine_of, engine_of_row, hour_row, reading_of, rolled_hours
+from gpufleet.ledger.slots import SLOTS
 from gpufleet.ledger.tables import (
     ACTIVITY,
     BOOTS,
@@ -29,7 +30,6 @@ from gpufleet.ledger.tables import (
 )
 from gpufleet.ledger.units import unit_hour
 
-SLOTS: Final = 360
 _STREAM: Final = 5_000
 
 
@@ -133,7 +133,7 @@ def _activity(connection: Connection) -> Iterator[Breach]:
         if hour.busy & hour.idle or (hour.busy | hour.idle) >> SLOTS:
             where = f"{hour.instance_id} {hour.hour}"
             yield Breach(
-                rule="each of 360 slots is busy or idle",
+                rule="no slot of an hour is both busy and idle, and an hour has 360 slots",
                 where=where,
                 found=f"{row.busy} and {row.idle}",
             )
@@ -158,7 +158,11 @@ def _units(connection: Connection) -> Iterator[Breach]:
         every = hour.seen | hour.busy | hour.idle | hour.engine_busy | hour.engine_idle
         if both or every >> SLOTS:
             where = f"{hour.instance_id} {hour.device} {hour.slice} {hour.hour}"
-            yield Breach(rule="each of 360 slots of a unit is busy or idle", where=where, found=f"{hour[9:]}")
+            yield Breach(
+                rule="no slot of a unit is both busy and idle, and an hour has 360 slots",
+                where=where,
+                found=f"{hour[9:]}",
+            )
 
 
 def _prices(connection: Connection) -> Iterator[Breach]:

@@ -62,7 +62,7 @@ class Unlisted:
 def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection[str], now: datetime) -> Unlisted:
     """The members of these groups that run, or may run, and that the list lacks. Very new instances do not count.
 
-    Raises CloudError when the list lacks more than `MOST_ASKED` members and some of them run.
+    Raises CloudError when the list lacks more than `MOST_ASKED` members and some of them run or cannot be read.
     """
     missing = [(group.name, key) for group in groups for key in group.instance_ids if key not in listed]
     living: dict[str, Instance] = {}
@@ -78,7 +78,7 @@ def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection
     if len(missing) > MOST_ASKED and (living or unknown):
         group, key = next((group, key) for group, key in missing if key in living or key in unknown)
         raise CloudError(
-            f"the list of instances is incomplete: it lacks {key} of group {group}, which is running, and"
+            f"the list of instances is incomplete: it lacks {key} of group {group}, which runs or cannot be read, and"
             f" {len(missing) - 1} others"
         )
     return Unlisted(living=living, unknown=unknown)

@@ -81,7 +81,7 @@ def test_ledger_filled_by_passes_is_valid(full: Engine) -> None:
         ),
         pytest.param(
             "update activity_hours set busy = idle",
-            "each of 360 slots is busy or idle",
+            "no slot of an hour is both busy and idle, and an hour has 360 slots",
             id="busy and idle",
         ),
         pytest.param(

@@ -93,7 +93,9 @@ def test_impossible_activity_of_a_slice_is_detected(tmp_path: Path, change: str)
         add_unit_hours(connection, [unit()])
         assert list(verify(connection)) == []
         connection.execute(text(f"update unit_hours set {change}"))
-        assert [breach.rule for breach in verify(connection)] == ["each of 360 slots of a unit is busy or idle"]
+        assert [breach.rule for breach in verify(connection)] == [
+            "no slot of a unit is both busy and idle, and an hour has 360 slots"
+        ]
     engine.dispose()
 
 
