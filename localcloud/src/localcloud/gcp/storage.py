@@ -189,7 +189,7 @@ class Storage:
     def _objects_list(self, request: Request, name: str) -> Answer:
         bucket = self._bucket(name)
         prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
-        start, most = request.query.get("pageToken", ""), int(request.query.get("maxResults") or 1000)
+        most = int(request.query.get("maxResults") or 1000)
         rows = [one.row for one in bucket.live.values()]
         if request.query.get("versions") == "true":
             rows += [one.row for one in bucket.old]
@@ -197,22 +197,24 @@ class Storage:
             (row for row in rows if row["name"].startswith(prefix)),
             key=lambda row: (row["name"], int(row["generation"])),
         )
-        items: list[Row] = []
-        prefixes: set[str] = set()
-        rest = [row for row in rows if row["name"] > start] if start else rows
-        for row in rest[:most]:
+        entries: dict[tuple[str, int], Row | str] = {}
+        """Objects, and prefixes instead of the objects below them, by name and generation: both count in a page."""
+        for row in rows:
             head, found, _ = row["name"][len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             if found:
-                prefixes.add(prefix + head + found)
+                entries[prefix + head + found, 0] = prefix + head + found
             else:
-                items.append(row)
+                entries[row["name"], int(row["generation"])] = row
+        after, _, generation = request.query.get("pageToken", "").rpartition("#")
+        left = [key for key in entries if key > (after, int(generation or 0))]
+        page = [entries[key] for key in left[:most]]
         answer: Row = {"kind": "storage#objects"}
-        if items:
+        if items := [one for one in page if not isinstance(one, str)]:
             answer["items"] = items
-        if prefixes:
-            answer["prefixes"] = sorted(prefixes)
-        if len(rest) > most:
-            answer["nextPageToken"] = rest[most - 1]["name"]
+        if prefixes := [one for one in page if isinstance(one, str)]:
+            answer["prefixes"] = prefixes
+        if len(left) > most:
+            answer["nextPageToken"] = "{}#{}".format(*left[most - 1])
         return json_reply(answer)
 
     def _objects_get(self, request: Request, name: str, key: str) -> Answer:
