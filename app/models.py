@@ -11,7 +11,7 @@ from app.stores import StorageLocation, open_place
 from gpufleet.settings.document import PATH_IN_BUCKET, DocumentError, FleetDocument, parse
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
-from serving.cache.manifest import Manifest, ManifestError
+from serving.cache.manifest import OBJECT, Manifest, ManifestError
 from serving.cache.store import read_object
 from serving.cache.sync import fetch_manifest, served_digest
 
@@ -110,7 +110,7 @@ class ModelRegistry:
     def has(self, digest: str) -> bool:
         """Whether a revision was added completely: its manifest is written last."""
         try:
-            return self.place.writer.exists(f"{self.model}/{digest}/manifest.json")
+            return self.place.writer.exists(f"{self.model}/{digest}/{OBJECT}")
         except OSError as error:
             raise self._error(error) from error
 

@@ -13,6 +13,7 @@ from typing import Final
 from benchmarks.comparison.player import Observation
 from serving import metrics
 from serving.engines.contract import Contract, EngineSeries, Refresh, StopMode
+from serving.engines.reading import matches
 from serving.exposition import Sample
 from serving.metrics import MetricKind
 from serving.releases import Version
@@ -121,12 +122,7 @@ def _value(series: EngineSeries, one: Observation) -> float | None:
 
 def _samples(series: EngineSeries, one: Observation) -> list[Sample]:
     name = series.name + ("_count" if series.measures.kind is MetricKind.HISTOGRAM else "")
-    return [
-        sample
-        for sample in one.samples()
-        if sample.name == name
-        and all(re.fullmatch(pattern, sample.labels.get(label, "")) for label, pattern in series.where.items())
-    ]
+    return [sample for sample in one.samples() if sample.name == name and matches(series, sample)]
 
 
 def _labels(series: EngineSeries, observations: Sequence[Observation]) -> str:

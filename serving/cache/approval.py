@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from serving.cache.manifest import ManifestError, check_digest
+from serving.cache.manifest import OBJECT, ManifestError, check_digest
 from serving.cache.store import ObjectStore, Writer, read_object
 
 VERSION: Final = 1
@@ -39,7 +39,7 @@ def needs_approval(environment: str) -> bool:
 def approve(writer: Writer, approval: Approval, *, model: str) -> None:
     """Write the approval of a revision of `model` (`models/chat`). Raises OSError; ManifestError if it is unknown."""
     base = f"{model}/{approval.digest}"
-    if not writer.exists(f"{base}/manifest.json"):
+    if not writer.exists(f"{base}/{OBJECT}"):
         raise ManifestError(f"{base}: no such revision; add it first with `gpufleet model add`")
     value = {
         "version": VERSION,

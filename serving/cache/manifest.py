@@ -31,7 +31,9 @@ _PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9.
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 ADAPTER_CONFIG: Final = "adapter_config.json"
 """The configuration of a LoRA adapter, in the format of the library PEFT."""
-_RESERVED: Final = frozenset({"manifest.json"})
+OBJECT: Final = "manifest.json"
+"""The manifest's name below its revision in the bucket."""
+_RESERVED: Final = frozenset({OBJECT})
 
 
 class ManifestError(ValueError):

@@ -19,7 +19,7 @@ from typing import Final
 
 from serving.cache import manifest as manifests
 from serving.cache import staging
-from serving.cache.disk import Cache, CacheError
+from serving.cache.disk import MANIFEST, Cache, CacheError
 from serving.cache.manifest import LARGEST_MANIFEST, Manifest, ManifestError
 from serving.cache.staging import ChunkJob, Staged
 from serving.cache.store import ObjectStore, PartConsumer, Reader, read_object
@@ -120,7 +120,7 @@ def fetch_manifest(store: ObjectStore, model: str, digest: str) -> Manifest:
 
 def _manifest_body(store: ObjectStore, model: str, digest: str) -> bytes:
     with contextlib.closing(store.connect()) as reader:
-        return read_object(reader, f"{model}/{digest}/manifest.json", LARGEST_MANIFEST)
+        return read_object(reader, f"{model}/{digest}/{manifests.OBJECT}", LARGEST_MANIFEST)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -255,7 +255,7 @@ def verify(cache: Cache, name: str, digest: str) -> list[str]:
     """Read a revision again; return an error for each file that does not match. Raises CacheError if it is absent."""
     folder = cache.path_of(name, digest)
     try:
-        manifest = manifests.parse((folder / "MANIFEST.json").read_bytes(), digest)
+        manifest = manifests.parse((folder / MANIFEST).read_bytes(), digest)
     except (OSError, ManifestError) as error:
         raise CacheError(f"{folder}: {error}") from error
     wrong: list[str] = []

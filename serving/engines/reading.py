@@ -48,7 +48,7 @@ def read(contract: Contract, version: Version, samples: Iterable[Sample]) -> Rea
     for series in contract.at(version):
         if series.measures.kind is MetricKind.HISTOGRAM:
             continue
-        found = [sample.value for sample in page.get(series.name, ()) if _matches(series, sample)]
+        found = [sample.value for sample in page.get(series.name, ()) if matches(series, sample)]
         if not found:
             lacking.setdefault(series.measures, set()).add(series.name)
         elif series.measures in _HIGHEST:
@@ -67,7 +67,8 @@ def _names(lacking: Mapping[Metric, set[str]], needed: Iterable[Metric]) -> tupl
     return tuple(sorted(name for metric in needed for name in lacking.get(metric, ())))
 
 
-def _matches(series: EngineSeries, sample: Sample) -> bool:
+def matches(series: EngineSeries, sample: Sample) -> bool:
+    """Whether the labels of a sample are those that the series asks for."""
     return any(
         all(re.fullmatch(pattern, sample.labels.get(label, "")) is not None for label, pattern in choice.items())
         for choice in series.choices

@@ -190,7 +190,7 @@ class Activator:
 
 
 class _Body:
-    """The part of a held request's body that has arrived; `gone` is True after the client disconnected."""
+    """The part of a held request's body that has arrived. `disconnected`: the client has closed the connection."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
