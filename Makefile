@@ -1,4 +1,4 @@
-# The only entry to commands. `make demo` and `make test` set up what they need.
+# Entry point of development tasks. `make demo` and `make test` set up what they need.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-tests demo test test-all test-long test-engines chaos check advisories dist bench docs preview up destroy analyze watch report clean

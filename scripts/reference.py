@@ -120,7 +120,7 @@ def _policies() -> Iterator[str]:
 def _alerts() -> Iterator[str]:
     yield "What `gpufleet monitoring render` writes for Prometheus, with the shipped thresholds; each name leads to"
     yield "what to do. **page**: act now; **ticket**: act today. `LatencyHigh` is for pools with an objective.\n"
-    yield "| alert | severity | when | |for | message ||\n|---|---|---|---|---|"
+    yield "| alert | severity | when | for | message |\n|---|---|---|---|---|"
     for alert in alerts(AlertSettings(latency_p99_s={"POOL": 10}, spot_pools=("POOL",))):
         link = f"[{alert.name}](../runbook.md#{alert.name.lower()})"
         summary = _VARIABLE.sub(lambda found: (found[1] or "VALUE").upper(), alert.summary)

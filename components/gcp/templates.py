@@ -31,7 +31,7 @@ ENDS_BY_ITSELF: Final = frozenset({"SPOT", "FLEX_START", BOUND})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The boot disk (Hyperdisk Balanced or the named type). Models are stored on local SSD, not on this disk."""
+    """The boot disk, by default a Persistent Disk SSD. Models are stored on local SSD, not on this disk."""
 
     gib: int = 100
     kind: str = "pd-ssd"

@@ -42,9 +42,8 @@ def uv_of(folders: Folders) -> Path:
 
 
 def uv_is_there(folders: Folders) -> bool:
-    return output_of([str(uv_of(folders)), "--version"]) == f"uv {UV_VERSION}" or (
-        (output_of([str(uv_of(folders)), "--version"]) or "").startswith(f"uv {UV_VERSION} ")
-    )
+    version = output_of([str(uv_of(folders)), "--version"]) or ""
+    return f"{version} ".startswith(f"uv {UV_VERSION} ")
 
 
 def install_uv(folders: Folders) -> None:

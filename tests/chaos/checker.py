@@ -1,7 +1,7 @@
 """Checks after the chaos run, from independent sources: the emulator's billing log, the Slack sink, sqlite3,
 /proc.
 
-This module imports nothing of the product, so that a defect of the product cannot hide itself.
+This module contains no decision code of the product, so that a defect of the product cannot hide itself.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The inputs and results of the checks of `make chaos`. This module imports nothing of the product."""
+"""The inputs and results of the checks of `make chaos`. This module contains no decision code of the product."""
 
 import json
 import urllib.request

@@ -51,8 +51,6 @@ class Run:
     volumes: dict[str, str] = field(default_factory=dict[str, str])
     """Path in the container -> path on the machine."""
 
-    entrypoint: str | None = None
-
 
 def parse_run(arguments: list[str], environment: Mapping[str, str]) -> Run:
     """Parse the arguments of `docker run`. Raises UsageError."""
@@ -93,8 +91,6 @@ def _take(run: Run, flag: str, value: str, environment: Mapping[str, str]) -> No
         source = parts.get("source") or parts.get("src")
         if target and source:
             run.volumes[target] = source
-    elif flag == "--entrypoint":
-        run.entrypoint = value
     elif not flag.startswith("-"):
         raise UsageError(f"unknown flag: {flag}")
 
