@@ -1,6 +1,6 @@
 """Reads the groups, instances and agents of a fleet. A failure affects only what could not be read.
 
-A group or instance that cannot be read stops decisions about itself (`held`). If a list that all pools share cannot
+A group or instance that cannot be read stops decisions about itself (`frozen`). If a list that all pools share cannot
 be read, the last list is used for `LASTS`, and the pass ends nothing (`incomplete`). A new process finds the last
 list in the ledger.
 """
@@ -75,7 +75,7 @@ class ObservedFleet:
         known = (self.members, self.unlisted.unknown, group.leaving)
         return sum(not any(key in some for some in known) for key in group.instance_ids)
 
-    def held(self) -> dict[str, Objection]:
+    def frozen(self) -> dict[str, Objection]:
         """Instances about which nothing is decided, and why."""
         lost = "its group lists it, the list of instances does not: check that it has the tags of its pool"
         found = {

@@ -43,8 +43,8 @@ def decide(views: Sequence[ScalePool], now: datetime) -> Plan:
 def _pool(view: ScalePool, now: datetime) -> Decision:
     if view.paused_by is not None:
         return _keep(view, Reason.PAUSED, view.paused_by)
-    if view.held_by is not None and view.min <= view.target <= view.max:
-        return _keep(view, Reason.KEPT_BY_PEOPLE, view.held_by)
+    if view.target_held_by is not None and view.min <= view.target <= view.max:
+        return _keep(view, Reason.KEPT_BY_PEOPLE, view.target_held_by)
     most = _most(view, now)
     wanted = min(max(most.replicas, view.min), view.max)
     if wanted > view.target:
@@ -82,10 +82,10 @@ def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
     else:
         hours = f"{rule.start} to {rule.end} {rule.timezone}"
         yield Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
-    if view.held:
+    if view.held_requests:
         # the router forwards them a moment after the first replica is ready, and scrapes show that even later
         rest = "a replica is ready" if view.ready else f"a cold start takes about {view.cold_start}"
-        detail = f"{view.held:g} wait for a first replica; {rest}"
+        detail = f"{view.held_requests:g} wait for a first replica; {rest}"
         yield Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
     if view.demand is not None:
         yield from _of_demand(view, view.demand)
@@ -195,7 +195,7 @@ def _last_work(view: ScalePool, pressure: Pressure) -> str | None:
     """The work of the last replica within the window: a pool with work keeps at least one replica."""
     for what, amount in (
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
-        ("requests held", view.held_peak),
+        ("requests held", view.held_requests_peak),
         ("tokens per second", pressure.tokens_peak),
     ):
         if amount is not None and amount > 0:
@@ -241,8 +241,8 @@ def _evidence(view: ScalePool) -> dict[str, str]:
     found: dict[str, object] = {
         "target": view.target,
         "ready": view.ready,
-        "held": view.held,
-        "held_peak": view.held_peak,
+        "held": view.held_requests,
+        "held_peak": view.held_requests_peak,
     }
     for name, part in (("demand", view.demand), ("pressure", view.pressure)):
         if part is not None:

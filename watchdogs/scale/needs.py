@@ -50,8 +50,8 @@ def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists 
             ready=0,  # not used for the need
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
-            held=readings.held(pool.name),
-            held_peak=readings.held_peak(pool.name),
+            held_requests=readings.held_requests(pool.name),
+            held_requests_peak=readings.held_requests_peak(pool.name),
             cold_start=leads[pool.name],
         )
         found[pool.name] = _with_schedule(least(view, now), policy.schedule, pool.max, now)

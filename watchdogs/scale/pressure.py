@@ -73,11 +73,11 @@ class Readings:
         """How many of the ready instances have no metrics; 0 if the metrics have no instance label."""
         return len(ready - self._engines[pool]) if pool in self._engines else 0
 
-    def held(self, pool: str) -> float:
+    def held_requests(self, pool: str) -> float:
         """Requests that the activator of the router holds. It reports a pool only while it holds some."""
         return self._present.get(pool, {}).get("held", 0.0)
 
-    def held_peak(self, pool: str) -> float:
+    def held_requests_peak(self, pool: str) -> float:
         """Most requests held at once over `down_after`."""
         return self._present.get(pool, {}).get("held_peak", 0.0)
 

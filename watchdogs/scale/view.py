@@ -70,15 +70,15 @@ class ScalePool:
     """Replicas in service."""
     without_metrics: int = 0
     """Ready replicas whose metrics were not read."""
-    held: float = 0
+    held_requests: float = 0
     """Requests that the router holds because the pool has no replica."""
-    held_peak: float = 0
+    held_requests_peak: float = 0
     """Most held requests at once over `down_after` of the policy."""
     demand: Demand | None = None
     pressure: Pressure | None = None
     cold_start: timedelta = timedelta(minutes=6)
     paused_by: str | None = None
-    held_by: str | None = None
+    target_held_by: str | None = None
     """Who holds the target, until when and why."""
     policy_seen: bool = True
     usd_per_hour: Decimal | None = None

@@ -124,10 +124,10 @@ class ScaleWatchdog:
             without_metrics=readings.without_metrics(pool.name, {i.id for i in ready}),
             demand=readings.demand(pool.name),
             pressure=readings.pressure(pool.name),
-            held=readings.held(pool.name),
-            held_peak=readings.held_peak(pool.name),
+            held_requests=readings.held_requests(pool.name),
+            held_requests_peak=readings.held_requests_peak(pool.name),
             usd_per_hour=Decimal(statistics.median(known)) if known else None,
             paused_by=paused_by(pool.name, brakes),
-            held_by=target_held_by(pool.name, brakes),
+            target_held_by=target_held_by(pool.name, brakes),
             policy_seen=self._ports.ledger.policy_seen(WATCHDOG, pool.name, self._digests[pool.name]),
         )

@@ -19,7 +19,7 @@ from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.limits import CHOSEN, within_budgets, within_ceilings, within_certainty
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
-from watchdogs.spot.sizes import Sizes, ends_of_runs, reserved_group, surge, without_ending
+from watchdogs.spot.sizes import Sizes, ends_of_runs, mark_ending_as_leaving, reserved_group, surge
 
 WATCHDOG: Final = "spot"
 FLEX_START_OVERLAP: Final = 1
@@ -44,7 +44,7 @@ def split(seen: SpotPool, now: datetime) -> list[Decision]:
     """The decisions for one pool, before budgets and ceilings."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
-    pool = lifecycle.with_late(without_ending(seen, now), now)
+    pool = lifecycle.with_late(mark_ending_as_leaving(seen, now), now)
     reserved = [
         decision for group in pool.groups_of(CapacityType.RESERVED) for decision in reserved_group(pool, group, now)
     ]
@@ -100,7 +100,7 @@ def _asks(pool: SpotPool, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int
     """How many more to request of each spot group now, and why: some are missing, or one moves."""
     if zones.is_out_of_time(pool, now):
         return {}, Reason.SPOT_WANTED
-    asks = zones.with_others(pool, zones.place(pool, sizes.spot_missing, now), surge(pool.policy), now)
+    asks = zones.with_others(pool, zones.allocate_requests(pool, sizes.spot_missing, now), surge(pool.policy), now)
     if not asks and (goal := _move(pool, sizes, now)) is not None:
         return {goal: 1}, Reason.SAFER_ZONE
     return asks, Reason.SPOT_WANTED
@@ -132,7 +132,7 @@ def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
     if all(m.kept_by for m in pool.members if m.group in names):
         return None  # none could be ended for the new one
     needed = max(0, pool.target - sizes.reserved)
-    spots, goals = pool.spot_places(), zones.reachable(pool, now)
+    spots, goals = pool.spot_placements(), zones.move_destinations(pool, now)
     return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
 
 
@@ -143,8 +143,10 @@ def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]
     names = {group.name for group in pool.groups_of(CapacityType.SPOT)}
     candidates = [m for m in pool.members if m.group in names and lifecycle.can_be_drained(m) and not m.late]
     needed = max(0, pool.target - sizes.reserved)
-    from_group = risk.best_removal(pool.spot_places(), zones.counts(pool), needed)
-    order = sorted(candidates, key=lambda m: (not m.idle, m.group != from_group, m.busy, m.launched_at, m.id))
+    from_group = risk.best_removal(pool.spot_placements(), zones.counts(pool), needed)
+    order = sorted(
+        candidates, key=lambda m: (not m.is_marked, m.group != from_group, m.requests_in_flight, m.launched_at, m.id)
+    )
     kept, chosen = lifecycle.first_drainable(order)
     ends = [_end(pool, chosen, Reason.SURPLUS, f"{sizes.spot} spot for {sizes.spot_needed} wanted")] if chosen else []
     return [*(_kept(pool, member) for member in kept), *ends]
@@ -159,7 +161,7 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     lacks = wanted - lifecycle.with_replaced(sizes.on_demand, sizes.on_demand_late, wanted)
     if group.desired > (needed := there + max(0, lacks) + group.unseen):
         return [_resize(pool, group, needed, Reason.SURPLUS, _TOO_MANY)]
-    open_zones = [] if zones.is_out_of_time(pool, now) else zones.unasked_groups(pool, now)
+    open_zones = [] if zones.is_out_of_time(pool, now) else zones.requestable_groups(pool, now)
     if lacks > 0 and sizes.spot_missing > 0 and open_zones:
         # spot starts as fast as on-demand, so all zones are asked before on-demand is bought
         lacks = min(lacks, sizes.doubtful - sizes.on_demand)
@@ -179,7 +181,12 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
 
 def _obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Decision | None:
     """Why nothing is bought although instances are missing; None: it may be."""
-    closed = group.frozen or group.closed or zones.at_quota(pool, group, now) or zones.boots_failing(pool, group, now)
+    closed = (
+        group.frozen
+        or group.closed
+        or zones.quota_objection(pool, group, now)
+        or zones.boots_objection(pool, group, now)
+    )
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
@@ -226,7 +233,7 @@ def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) ->
                 _keep(pool, group, Reason.HOLDING_FALLBACK, f"{sizes.stable} have been ready for {pool.policy.hold}")
             ]
         # its group launches replacements by itself: people must be notified
-        if (failing := zones.boots_failing(pool, group, now)) is not None:
+        if (failing := zones.boots_objection(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]
         return [_keep(pool, group, Reason.FALLBACK, f"replaces {pool.target - sizes.stable} missing")]
     if lifecycle.is_draining_any(pool, now):
@@ -252,7 +259,7 @@ def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) ->
 def _give_back_first(member: PoolMember) -> tuple[object, ...]:
     """Sort key: instances that are not ready first, the youngest of them first; then the idle and less busy ones."""
     age = member.launched_at.timestamp() * (1 if member.ready else -1)
-    return member.late, member.ready, not member.idle, member.busy, age, member.id
+    return member.late, member.ready, not member.is_marked, member.requests_in_flight, age, member.id
 
 
 def _places_of_taken(pool: SpotPool) -> list[Decision]:

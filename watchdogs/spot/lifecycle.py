@@ -71,7 +71,7 @@ def hung(pool: SpotPool, now: datetime) -> list[Decision]:
         if member.late and now - _due(pool, member) > HUNG_AFTER
     ]
     return late + [
-        kept(pool, member, Reason.DRAINING, f"since {member.missed_since:%Y-%m-%d %H:%M} UTC, which is too long")
+        kept(pool, member, Reason.DRAINING, f"since {member.not_ready_since:%Y-%m-%d %H:%M} UTC, which is too long")
         for member in pool.members
         if drains_too_long(pool, member, now)
     ]
@@ -84,7 +84,7 @@ def _is_awaited(member: PoolMember) -> bool:
 def _due(pool: SpotPool, member: PoolMember) -> datetime:
     """When it should have been ready: after its boot, or when it was first not ready."""
     booted = _booted(pool, member)
-    return booted if member.missed_since is None else max(booted, member.missed_since)
+    return booted if member.not_ready_since is None else max(booted, member.not_ready_since)
 
 
 def _booted(pool: SpotPool, member: PoolMember) -> datetime:
@@ -133,14 +133,15 @@ def is_draining_any(pool: SpotPool, now: datetime) -> bool:
     long.
     """
     return any(
-        (_is_leaving(member) and not drains_too_long(pool, member, now)) or (member.silent and member.asked)
+        (_is_leaving(member) and not drains_too_long(pool, member, now))
+        or (member.agent_unreachable and member.asked)
         for member in pool.members
     )
 
 
 def drains_too_long(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
     """Whether its drain is long overdue: its agent hangs, or the person who drained it forgot it."""
-    since = member.missed_since
+    since = member.not_ready_since
     if since is None or not _is_leaving(member) or member.under_notice:
         return False
     return now - since > pool.drain_deadline + HUNG_AFTER
@@ -161,7 +162,7 @@ def _is_leaving(member: PoolMember) -> bool:
 
 def can_be_drained(member: PoolMember) -> bool:
     """Whether it serves or will serve, and has an agent that can drain it. People are notified of the others."""
-    return not (member.leaving or member.failed or member.silent or member.held)
+    return not (member.leaving or member.failed or member.agent_unreachable or member.frozen)
 
 
 def first_drainable(order: Sequence[PoolMember]) -> tuple[list[PoolMember], PoolMember | None]:

@@ -25,7 +25,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs import budgets
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
-from watchdogs.spot.sizes import is_over, surge, without_ending
+from watchdogs.spot.sizes import is_over, mark_ending_as_leaving, surge
 
 # certainty
 
@@ -43,7 +43,7 @@ def within_certainty(pool: SpotPool, decisions: Sequence[Decision]) -> list[Deci
         else one
         for one in decisions
     ]
-    held |= {member.id: member.held for member in pool.members if member.held is not None}
+    held |= {member.id: member.frozen for member in pool.members if member.frozen is not None}
     found = [_certain(pool, decision, held.get(decision.resource)) for decision in decisions]
     decided = {decision.resource for decision in found}
     return found + [_kept(pool, key, why) for key, why in held.items() if key not in decided]
@@ -259,7 +259,7 @@ class _PoolHeadroom:
         self._asked = {group.name: _open_asks(pool, group) + more.get(group.name, 0) for group in pool.groups}
         there = {group.name: len(pool.members_of(group.name)) for group in pool.groups}
         self._in_all = sum(there.values()) + sum(self._asked.values())
-        self._counted = self._in_all - sum(member.leaving for member in without_ending(pool, now).members)
+        self._counted = self._in_all - sum(member.leaving for member in mark_ending_as_leaving(pool, now).members)
         self._started = pool.started_this_hour + sum(self._asked.values())
 
     def is_reserved(self, group: str) -> bool:

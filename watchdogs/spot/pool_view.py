@@ -24,9 +24,10 @@ class PoolMember:
     launched_at: datetime
     ready_since: datetime | None = None
     """None: not ready, or not yet."""
-    missed_since: datetime | None = None
-    """If it is not ready: since when that is known; None: since its boot should be over."""
-    silent: bool = False
+    not_ready_since: datetime | None = None
+    """Start of the present time without readiness, as the agent or the ledger states it; of a draining instance, the
+    start of its drain. None: it is ready, or only the end of its expected boot is known."""
+    agent_unreachable: bool = False
     """Its agent does not answer, so it cannot be drained."""
     asked: bool = False
     """Whether this watchdog asked it to drain recently, and its end was not observed."""
@@ -54,16 +55,16 @@ class PoolMember:
     """Expected boot duration of its machine type in this pool; None: unknown."""
     error: str = ""
     """The error that its agent reports."""
-    busy: float = 0
-    """Requests in flight: of two instances that may be ended, the less busy one is."""
+    requests_in_flight: float = 0
+    """Of two candidates, the one with fewer is ended."""
     usd_per_hour: Decimal | None = None
-    idle: bool = False
-    """The idle watchdog has marked it: of two instances that may be ended, this one is."""
+    is_marked: bool = False
+    """The idle watchdog has marked it. A marked candidate is ended first."""
     kept_by: str | None = None
     """Who asked to keep it, by a brake or a tag: it is not ended for others."""
     ends_at: datetime | None = None
     """When the cloud ends it in any case (flex-start)."""
-    held: Objection | None = None
+    frozen: Objection | None = None
     """Why nothing is decided about it: too little is known. It counts as present."""
 
     @property
@@ -85,7 +86,7 @@ class GroupView:
     unseen: int = 0
     """Instances that it lists but that are not observed alive: ended ones not yet replaced, or very new ones."""
     taken: tuple[str, ...] = ()
-    """Those of them that the cloud reclaimed: each still counts in the desired size."""
+    """Instances of `unseen` that the cloud reclaimed: each still counts in the desired size."""
     usd_per_hour: Decimal | None = None
     """Current price of its cheapest allowed machine type; None: unknown."""
     most_usd_per_hour: Decimal | None = None
@@ -93,7 +94,7 @@ class GroupView:
     losses_per_hour: float = 0.1
     """Expected losses per hour in its zone (`risk.ZoneHistory`)."""
     opens: datetime | None = None
-    """Begin of capacity that was bought for a time: nothing can be started before."""
+    """Start of the purchased period: nothing can be started before."""
     closes: datetime | None = None
     """When the cloud starts to end what runs there."""
     suspended: str = ""
@@ -166,7 +167,7 @@ class SpotPool:
     def groups_of(self, capacity_type: CapacityType) -> Sequence[GroupView]:
         return [group for group in self.groups if group.capacity_type is capacity_type]
 
-    def spot_places(self) -> Sequence[risk.ZonePlacement]:
+    def spot_placements(self) -> Sequence[risk.ZonePlacement]:
         """Its spot groups, the cheapest first."""
         return sorted(map(_place, self.groups_of(CapacityType.SPOT)), key=lambda place: place.usd_per_hour)
 

@@ -56,24 +56,24 @@ class Sizes:
                 self.reserved += not member.late
                 self.reserved_ready += since is not None
         # a pool scaled to zero has no spare
-        in_all = pool.target + pool.spare if pool.target > 0 else 0
-        base = max(0, in_all - self.reserved)
+        target_and_spare = pool.target + pool.spare if pool.target > 0 else 0
+        base = max(0, target_and_spare - self.reserved)
         self.spot_wanted = base + zones.extra(pool, base, now)
         # reserved capacity that boots does not serve: until it is ready, spot replaces it
-        self.spot_needed = max(self.spot_wanted, in_all - self.reserved_ready)
+        self.spot_needed = max(self.spot_wanted, target_and_spare - self.reserved_ready)
         # the target is lowered when they have ended: until then they are not missing
         ending = sum(lifecycle.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
         self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
         # replacements of repeated crashes wait
-        self.waiting = len(lifecycle.crash_waits(pool, now))
-        missing = pool.target - self.reserved - self.spot - self.ending_idle - self.waiting
+        self.postponed = len(lifecycle.crash_waits(pool, now))
+        missing = pool.target - self.reserved - self.spot - self.ending_idle - self.postponed
         # booting instances may be reclaimed like those reclaimed recently, so they are discounted
         self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
         self.missing = missing + self.doubtful
         there = lifecycle.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         # on-demand serves until spot is ready: in addition to it at most the surge is requested
         waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
-        self.spot_missing = max(0, self.spot_wanted - there - waits - self.waiting)
+        self.spot_missing = max(0, self.spot_wanted - there - waits - self.postponed)
 
 
 # capacity that was bought for a time
@@ -112,7 +112,7 @@ def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
     return GroupTerm.REPLACED if now >= replaced else GroupTerm.OPEN
 
 
-def without_ending(pool: SpotPool, now: datetime) -> SpotPool:
+def mark_ending_as_leaving(pool: SpotPool, now: datetime) -> SpotPool:
     """The pool, with those members marked as leaving whose term is almost over."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
     over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
@@ -164,7 +164,7 @@ def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[
 
 
 def _open(pool: SpotPool, group: GroupView, listed: int, now: datetime) -> Decision:
-    if (failing := group.closed or zones.boots_failing(pool, group, now)) is not None:
+    if (failing := group.closed or zones.boots_objection(pool, group, now)) is not None:
         # open requests would fail, too
         return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
     if listed > group.max:

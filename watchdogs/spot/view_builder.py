@@ -38,7 +38,7 @@ class SpotFacts:
     """Groups whose answers this pass waits for."""
     events: Sequence[Activity]
     """Activities of the groups of all pools, oldest first."""
-    silent: Mapping[str, str]
+    activity_errors: Mapping[str, str]
     """By group whose activities could not be read: the error."""
     targets: Mapping[str, Target]
     """By pool, if a person or the scale watchdog has set one."""
@@ -56,7 +56,7 @@ class SpotFacts:
     """By pool: when a person requested that boots are tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
-    held: frozenset[str]
+    target_held: frozenset[str]
     """Pools whose target a person holds."""
     ended: Mapping[str, int]
     """By pool: ends by choice within the hour."""
@@ -69,12 +69,12 @@ class SpotFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sorted:
+class _ByPool:
     """Data of all pools, grouped once; each part keeps its order."""
 
     machines: Mapping[str, Sequence[Instance]]
     """By pool."""
-    held: Mapping[str, Objection]
+    frozen: Mapping[str, Objection]
     """By instance: why nothing is decided about it."""
     boots: Mapping[str, Sequence[Boot]]
     """By pool."""
@@ -96,16 +96,16 @@ class Views:
         self, pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts, now: datetime
     ) -> tuple[SpotPool, ...]:
         """The views of these pools. Raises ValueError for a pool without a spot watchdog."""
-        shared = _sorted(pools, fleet, known)
+        shared = _group_by_pool(pools, fleet, known)
         return tuple(self._of(pool, fleet, known, shared, now) for pool in pools)
 
-    def _of(self, pool: Pool, fleet: ObservedFleet, known: SpotFacts, shared: _Sorted, now: datetime) -> SpotPool:
+    def _of(self, pool: Pool, fleet: ObservedFleet, known: SpotFacts, shared: _ByPool, now: datetime) -> SpotPool:
         entry = pool.watchdogs.spot
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
         names = {group.name for group in pool.groups}
         machines = shared.machines.get(pool.name, ())
-        statuses, held = fleet.statuses, shared.held
+        statuses, frozen = fleet.statuses, shared.frozen
         booted = shared.boots.get(pool.name, ())
         usual = boots.by_machine_type(booted)
         members = [
@@ -114,7 +114,7 @@ class Views:
                 kept_by=known.kept.get(i.id),
                 left_to_its_cloud=is_termination_left_to_cloud(i, statuses.get(i.id), now),
                 asked=i.id in known.asked,
-                held=held.get(i.id),
+                frozen=frozen.get(i.id),
                 crashed_at=_crashed_at(
                     i, statuses.get(i.id), known.boots.get((i.id, i.launched_at)), pool.boot_limit, now
                 ),
@@ -124,7 +124,7 @@ class Views:
             for i in machines
         ]
         members += [
-            PoolMember(id=key, group=group, launched_at=now, silent=True, held=held[key])
+            PoolMember(id=key, group=group, launched_at=now, agent_unreachable=True, frozen=frozen[key])
             for key, (group, _) in fleet.unlisted.unknown.items()
             if group in names
         ]
@@ -135,14 +135,14 @@ class Views:
         return SpotPool(
             name=pool.name,
             target=target,
-            least_target=target if pool.name in known.held else pool.min,
+            least_target=target if pool.name in known.target_held else pool.min,
             spare=pool.spare,
             max=pool.max,
             policy=entry,
             groups=[
                 replace(
                     self._group(g, fleet, machines, _memory(g, own, members, now)),
-                    closed=_closed(g, known.silent)
+                    closed=_closed(g, known.activity_errors)
                     or refused_for_good(
                         g.name,
                         [e for e in own if e.group == g.name],
@@ -220,24 +220,24 @@ class Views:
         return min((price for price in found if price is not None), default=None)
 
 
-def _sorted(pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts) -> _Sorted:
-    whose = {group.name: pool.name for pool in pools for group in pool.groups}
+def _group_by_pool(pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts) -> _ByPool:
+    pool_of_group = {group.name: pool.name for pool in pools for group in pool.groups}
     machines: dict[str, list[Instance]] = defaultdict(list)
     for one in fleet.members.values():
-        if one.group in whose:
-            machines[whose[one.group]].append(one)
+        if one.group in pool_of_group:
+            machines[pool_of_group[one.group]].append(one)
     booted: dict[str, list[Boot]] = defaultdict(list)
     for boot in known.boots.values():
         booted[boot.pool].append(boot)
     events: dict[str, list[Activity]] = defaultdict(list)
     for event in known.events:
-        if event.group in whose:
-            events[whose[event.group]].append(event)
+        if event.group in pool_of_group:
+            events[pool_of_group[event.group]].append(event)
     actions: dict[str, list[PastAction]] = defaultdict(list)
     for past in known.actions:
-        if past.resource in whose:
+        if past.resource in pool_of_group:
             actions[past.resource].append(past)
-    return _Sorted(machines=machines, held=fleet.held(), boots=booted, events=events, actions=actions)
+    return _ByPool(machines=machines, frozen=fleet.frozen(), boots=booted, events=events, actions=actions)
 
 
 def _frozen(entry: GroupEntry, fleet: ObservedFleet) -> Objection | None:
@@ -262,13 +262,13 @@ def _suspended(group: Group) -> str:
     )
 
 
-def _closed(entry: GroupEntry, silent: Mapping[str, str]) -> Objection | None:
+def _closed(entry: GroupEntry, activity_errors: Mapping[str, str]) -> Objection | None:
     """Why nothing is requested of a group: the activities of a spot group must be read, since on-demand depends on
     them.
     """
-    if entry.type is not CapacityType.SPOT or entry.name not in silent:
+    if entry.type is not CapacityType.SPOT or entry.name not in activity_errors:
         return None
-    return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"its activities: {silent[entry.name]}")
+    return Objection(reason=Reason.GROUP_UNREADABLE, detail=f"its activities: {activity_errors[entry.name]}")
 
 
 def _uncertain(pool: Pool, fleet: ObservedFleet) -> Objection | None:
@@ -289,18 +289,18 @@ def _member(instance: Instance, status: AgentStatus | None, usd: Decimal | None,
         group=instance.group or "",
         launched_at=instance.launched_at,
         ready_since=(status.phase_since or instance.launched_at) if ready and status is not None else None,
-        missed_since=None if ready else _since_when(status, missed),
+        not_ready_since=None if ready else _since_when(status, missed),
         leaving=status is not None and (status.draining or status.drained),
         drain_by=status.drain_by if status is not None else None,
         under_notice=status is not None and status.notice_at is not None,
         leaving_because=(status.reason or "") if status is not None else "",
         drained=status is not None and status.drained,
         failed=status is not None and status.phase is Phase.FAILED,
-        silent=status is None,
+        agent_unreachable=status is None,
         error=(status.error or "") if status is not None else "",
-        busy=(status.requests_running or 0) if status is not None else 0,
+        requests_in_flight=(status.requests_running or 0) if status is not None else 0,
         usd_per_hour=usd,
-        idle=instance.idle_since is not None,
+        is_marked=instance.idle_since is not None,
         ends_at=instance.ends_at,
     )
 

@@ -208,7 +208,7 @@ class SpotWatchdog:
         actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
         targets = ports.ledger.targets()
-        found, silent = self._activities(pools, fleet, targets, lost, now)
+        found, activity_errors = self._activities(pools, fleet, targets, lost, now)
         before = ports.ledger.boots()
         seen = self._boots(before, fleet, found, actions, now)
         events = _with_launches(found, seen, now)
@@ -218,7 +218,7 @@ class SpotWatchdog:
             asked_since=self._answers.since,
             awaited=self._answers.awaited,
             events=events,
-            silent=silent,
+            activity_errors=activity_errors,
             targets=targets,
             paused={pool.name: by for pool in pools if (by := paused_by(pool.name, brakes)) is not None},
             missed=lifecycle.missed(actions),
@@ -227,7 +227,7 @@ class SpotWatchdog:
             crashes=lifecycle.crashes(actions),
             fixed=lifecycle.fixed_at(actions),
             kept=kept_by_people([*members.values()], brakes, now),
-            held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
+            target_held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
             reported={(past.resource, past.reason): past.at for past in actions if past.reason in TROUBLES},
             actions=actions,

@@ -51,13 +51,15 @@ _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 """Behind a launch hook a launch is in progress until the instance is ready."""
 
 
-def place(pool: SpotPool, missing: int, now: datetime, besides: Collection[str] = ()) -> Mapping[str, int]:
+def allocate_requests(
+    pool: SpotPool, missing: int, now: datetime, besides: Collection[str] = ()
+) -> Mapping[str, int]:
     """How many more to request of each group now. `besides`: groups to leave out."""
     asks: dict[str, int] = {}
     if missing <= 0:
         return asks
-    spots = pool.spot_places()
-    open_groups = {group.name: group for group in unasked_groups(pool, now) if group.name not in besides}
+    spots = pool.spot_placements()
+    open_groups = {group.name: group for group in requestable_groups(pool, now) if group.name not in besides}
     capacity = {name: group.max - len(pool.members_of(name)) for name, group in open_groups.items()}
     now_held = counts(pool)
     warned = {name for name in open_groups if under_notice(pool, name)}
@@ -65,13 +67,13 @@ def place(pool: SpotPool, missing: int, now: datetime, besides: Collection[str] 
     most = _share(pool)
     named = _named(pool, now) & open_groups.keys()
     for _ in range(missing):
-        able = [place for place in spots if capacity.get(place.name, 0) > 0]
+        able = [placement for placement in spots if capacity.get(placement.name, 0) > 0]
         # a zone with a notice is asked only if no other zone is possible
-        able = [place for place in able if place.name not in warned] or able
+        able = [placement for placement in able if placement.name not in warned] or able
         # a full zone share is still better than on-demand
-        able = [place for place in able if now_held[place.name] < most] or able
+        able = [placement for placement in able if now_held[placement.name] < most] or able
         # a zone with capacity now is better than a safer zone
-        able = [place for place in able if place.name in named] or able
+        able = [placement for placement in able if placement.name in named] or able
         best = risk.best_addition(able, spots, now_held, needed, pool.spare)
         if best is None:
             break
@@ -95,7 +97,7 @@ def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetim
         return asks
     found = dict(asks)
     for _ in range(most):
-        found |= place(pool, 1, now, besides=found)
+        found |= allocate_requests(pool, 1, now, besides=found)
     return found
 
 
@@ -140,15 +142,15 @@ def extra(pool: SpotPool, base: int, now: datetime) -> int:
     total = sum(held.values())
     if pool.spare == 0 or total < base or base == 0:
         return 0
-    spots, needed = pool.spot_places(), max(0, pool.target - _reserved(pool))
+    spots, needed = pool.spot_placements(), max(0, pool.target - _reserved(pool))
     risk_now = risk.risk(spots, held, needed)
     if total > base:
         without = risk.with_one_less(held, risk.best_removal(spots, held, needed))
         return 1 if risk.risk(spots, without, needed) - risk_now >= KEEP_EXTRA else 0
     recent = {e.group for e in pool.events if e.kind.refuses and now - e.at < TRY_AGAIN}
-    able = {group.name for group in unasked_groups(pool, now)} - recent
+    able = {group.name for group in requestable_groups(pool, now)} - recent
     most = _share(pool)
-    roomy = [place for place in spots if place.name in able and held[place.name] < most]
+    roomy = [placement for placement in spots if placement.name in able and held[placement.name] < most]
     best = risk.best_addition(roomy, spots, held, needed, pool.spare)
     if best is None:
         return 0
@@ -179,8 +181,10 @@ def taken_young(pool: SpotPool, now: datetime) -> int:
     return young + len(unseen)
 
 
-def reachable(pool: SpotPool, now: datetime) -> list[str]:
-    """Spot groups that an instance may move to: open, with capacity, and not tried recently."""
+def move_destinations(pool: SpotPool, now: datetime) -> list[str]:
+    """Spot groups that an instance may move to: requestable, below the share of a zone, without a notice, and
+    without a recent refusal, launch or loss.
+    """
     recent = {e.group for e in pool.events if (e.kind.refuses or e.kind in _ANSWERS) and now - e.at < TRY_AGAIN}
     held, most = counts(pool), _share(pool)
     return [
@@ -203,8 +207,8 @@ def _reserved(pool: SpotPool) -> int:
     return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late)
 
 
-def unasked_groups(pool: SpotPool, now: datetime) -> list[GroupView]:
-    """Spot groups that may still be asked in this pass."""
+def requestable_groups(pool: SpotPool, now: datetime) -> list[GroupView]:
+    """Spot groups from which this pass may request instances."""
     return [group for group in pool.groups_of(CapacityType.SPOT) if _closed(pool, group, now) is None]
 
 
@@ -241,16 +245,16 @@ def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None
         group.frozen
         or group.closed
         or _too_expensive(pool, group)
-        or at_quota(pool, group, now)
-        or boots_failing(pool, group, now)
+        or quota_objection(pool, group, now)
+        or boots_objection(pool, group, now)
         or _refused(pool, group, now)
-        or _pausing(pool, group, now)
+        or _pause_objection(pool, group, now)
         or _full(pool, group)
     )
 
 
 def _too_expensive(pool: SpotPool, group: GroupView) -> Objection | None:
-    """Whether the spot price of a zone is at or above the on-demand price, or above the ceiling."""
+    """Why the spot price of a zone is too high: at or above the on-demand price or the ceiling. None: it is not."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
     ceiling = pool.on_demand_usd * pool.policy.price_ceiling
@@ -269,8 +273,9 @@ def unpriced(pool: SpotPool, group: GroupView) -> str | None:
     return "the on-demand price is unknown" if pool.on_demand_usd is None else None
 
 
-def at_quota(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """Whether a quota is reached. It applies to the whole account and region: neither other zones nor retries help.
+def quota_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+    """Which quota is reached; None: none. It applies to the whole account and region, so neither other zones nor
+    retries help.
 
     Each capacity type has its own quota, and an account may have one for all of them.
     """
@@ -296,7 +301,7 @@ def _short_message(event: Activity) -> str:
     return message if len(message) <= 120 else textwrap.shorten(message, 120, placeholder="…")
 
 
-def boots_failing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def boots_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """Whether a group must not grow because boots fail there."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
@@ -380,7 +385,7 @@ def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]
     return found
 
 
-def _pausing(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def _pause_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
     """Whether a zone that refused in earlier passes, without a launch since, is still in its pause."""
     refused = _refusals(pool, group, now)
     left = refusal_pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)

@@ -259,7 +259,7 @@ def test_peaks_of_held_requests_and_tokens_are_read(readings: Readings) -> None:
     seen = readings.pressure("chat")
     assert seen is not None
     assert seen.tokens_peak == pytest.approx(2.0, rel=0.05)
-    assert (readings.held("chat"), readings.held_peak("chat")) == (0.0, 3.0)
+    assert (readings.held_requests("chat"), readings.held_requests_peak("chat")) == (0.0, 3.0)
 
 
 def test_demand_is_current_and_highest_within_the_window(readings: Readings) -> None:
@@ -271,7 +271,11 @@ def test_demand_is_current_and_highest_within_the_window(readings: Readings) -> 
 
 
 def test_a_pool_without_reports_is_unknown(readings: Readings) -> None:
-    assert (readings.pressure("other"), readings.demand("other"), readings.held("other")) == (None, None, 0.0)
+    assert (readings.pressure("other"), readings.demand("other"), readings.held_requests("other")) == (
+        None,
+        None,
+        0.0,
+    )
 
 
 def test_load_is_the_count_of_the_gate_where_gauges_keep_their_last_values(readings: Readings) -> None:

@@ -80,7 +80,7 @@ def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int 
             Reason.OBJECTIVE_MISSED, 8, id="next token far too late: doubled at most",
         ),
         pytest.param(
-            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 3.0}, Reason.HELD_REQUESTS, 1,
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held_requests": 3.0}, Reason.HELD_REQUESTS, 1,
             id="held requests wake it",
         ),
         pytest.param(
@@ -97,7 +97,7 @@ def test_which_load_raises_a_target(changes: Mapping[str, Any], reason: Reason, 
     ("limits", "to"), [({"min": 5}, 5), ({"max": 3}, 3)], ids=["below the pool's min", "above the pool's max"]
 )
 def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], to: int) -> None:
-    action, _, size = judged(pool(target=4, held_by="target held by ops", **limits))
+    action, _, size = judged(pool(target=4, target_held_by="target held by ops", **limits))
     assert (action, size) == (Action.RETARGET, to)
 
 
@@ -105,9 +105,9 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
     ("changes", "reason"),
     [
         pytest.param({"paused_by": "by ops"}, Reason.PAUSED, id="paused"),
-        pytest.param({"held_by": "target held by ops"}, Reason.KEPT_BY_PEOPLE, id="held by a person"),
+        pytest.param({"target_held_by": "target held by ops"}, Reason.KEPT_BY_PEOPLE, id="held by a person"),
         pytest.param(
-            {"held_by": "target held by ops", "demand": Demand(now=40.0, peak=40.0)}, Reason.KEPT_BY_PEOPLE,
+            {"target_held_by": "target held by ops", "demand": Demand(now=40.0, peak=40.0)}, Reason.KEPT_BY_PEOPLE,
             id="held by a person, though more is needed",
         ),
         pytest.param({"pressure": None}, Reason.METRICS_MISSING, id="no metrics"),
@@ -152,7 +152,9 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             Reason.AS_WANTED, id="at its min, though the hour asks for less",
         ),
         pytest.param({"ready": 0, "pressure": None}, Reason.LOADING, id="still booting"),
-        pytest.param({"ready": 0, "pressure": None, "held": 3.0}, Reason.LOADING, id="still booting, and asked for"),
+        pytest.param(
+            {"ready": 0, "pressure": None, "held_requests": 3.0}, Reason.LOADING, id="still booting, and asked for"
+        ),
         pytest.param(
             {"target": 1, "min": 0, "ready": 1, "pressure": replace(IDLE, reporting=1, running_peak=1.0)},
             Reason.LOAD_NEEDS_ALL, id="the last one served within the window",
@@ -161,8 +163,10 @@ def test_a_held_target_stays_within_the_pools_limits(limits: Mapping[str, int], 
             LAST | {"pressure": replace(IDLE, reporting=1, waiting_peak=1.0), "demand": Demand(now=0.0, peak=0.0)},
             Reason.LOAD_NEEDS_ALL, id="a request waited for the last one within the window",
         ),
-        pytest.param(LAST | {"held": 3.0}, Reason.HELD_REQUESTS, id="just ready, and requests are held"),
-        pytest.param(LAST | {"held_peak": 3.0}, Reason.LOAD_NEEDS_ALL, id="requests were held within the window"),
+        pytest.param(LAST | {"held_requests": 3.0}, Reason.HELD_REQUESTS, id="just ready, and requests are held"),
+        pytest.param(
+            LAST | {"held_requests_peak": 3.0}, Reason.LOAD_NEEDS_ALL, id="requests were held within the window"
+        ),
         pytest.param(
             LAST | {"pressure": replace(IDLE, reporting=1, tokens_peak=0.2)}, Reason.LOAD_NEEDS_ALL,
             id="answers shorter than a scrape",
@@ -269,7 +273,7 @@ def test_which_load_lowers_a_target(changes: Mapping[str, Any], to: int) -> None
             {"pressure": replace(IDLE, waiting=17.0)}, (Action.RETARGET, Reason.LOAD_HIGH, 5), id="up by load"
         ),
         pytest.param(
-            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 5.0},
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held_requests": 5.0},
             (Action.RETARGET, Reason.HELD_REQUESTS, 1), id="awake",
         ),
     ],
@@ -299,12 +303,12 @@ def test_a_target_above_max_comes_down_to_it() -> None:
             id="its max",
         ),
         pytest.param(
-            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held": 3.0},
+            {"target": 0, "min": 0, "ready": 0, "pressure": None, "held_requests": 3.0},
             "3 wait for a first replica; a cold start takes about 0:06:00",
             id="held requests",
         ),
         pytest.param(
-            {"target": 0, "min": 0, "ready": 1, "pressure": None, "held": 3.0},
+            {"target": 0, "min": 0, "ready": 1, "pressure": None, "held_requests": 3.0},
             "3 wait for a first replica; a replica is ready",
             id="held requests, a replica is there",
         ),
@@ -597,7 +601,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
     ("stats", "messages"),
     [
         pytest.param(
-            {"held": 3.0},
+            {"held_requests": 3.0},
             {
                 "scale:wake:batch:8": "Pool batch scales up from zero: 3 wait for a first replica; "
                 "a cold start takes about 0:06:00."

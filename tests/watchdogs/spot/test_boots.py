@@ -174,7 +174,7 @@ def test_failed_boots_are_counted_once_from_ledger_and_activities(
     ]
     pool = spot_pool([GROUP], members, events=events, boots=ended_boots)
     assert zones.failed_boots(pool, GROUP, START) == failed, "each instance counts once"
-    found = zones.boots_failing(pool, GROUP, START)
+    found = zones.boots_objection(pool, GROUP, START)
     assert (found is not None and found.reason is Reason.BOOTS_FAILING) == (failed >= 3)
 
 

@@ -59,7 +59,7 @@ def members(group: str, count: int, **more: object) -> list[PoolMember]:
 
 def hanging(group: str, count: int, **more: object) -> list[PoolMember]:
     """Booted long ago, and never ready."""
-    return members(group, count, ready_since=None, missed_since=START - 4 * HOUR, **more)
+    return members(group, count, ready_since=None, not_ready_since=START - 4 * HOUR, **more)
 
 
 def refused(*groups: str) -> list[Activity]:

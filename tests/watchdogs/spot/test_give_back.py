@@ -27,7 +27,9 @@ def member(
     """One that was launched that many minutes ago, and was ready four minutes later if it is."""
     at = START - launched * MINUTE
     since = at + 4 * MINUTE if ready else None
-    return replace(PoolMember(id=name, group=group, launched_at=at, ready_since=since, busy=busy), **changes)
+    return replace(
+        PoolMember(id=name, group=group, launched_at=at, ready_since=since, requests_in_flight=busy), **changes
+    )
 
 
 def ends(target: int, *members: PoolMember) -> list[Decision]:

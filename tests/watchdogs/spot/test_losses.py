@@ -140,7 +140,7 @@ def test_booting_spot_is_doubtful_after_losses_during_boots(
     pool = spot_pool(
         groups,
         [
-            PoolMember(id=f"i-{n}", group=A, launched_at=START - ago * MINUTE, missed_since=START)
+            PoolMember(id=f"i-{n}", group=A, launched_at=START - ago * MINUTE, not_ready_since=START)
             for n, ago in enumerate(booting)
         ],
         events=sorted((event for loss in losses for event in loss), key=lambda event: event.at),

@@ -73,7 +73,7 @@ def test_start_of_missing_readiness_from_records(actions: Sequence[Reason], sinc
 
 
 @pytest.mark.parametrize(
-    ("launched", "missed_since", "due"),
+    ("launched", "not_ready_since", "due"),
     [
         pytest.param(START - BOOT, None, START, id="since its boot should be over"),
         pytest.param(START - 9 * BOOT, START, START, id="since it was first missed"),
@@ -81,9 +81,9 @@ def test_start_of_missing_readiness_from_records(actions: Sequence[Reason], sinc
     ],
 )
 def test_when_an_unready_instance_is_late_and_hangs(
-    launched: datetime, missed_since: datetime | None, due: datetime
+    launched: datetime, not_ready_since: datetime | None, due: datetime
 ) -> None:
-    seen = pool(replace(SILENT, launched_at=launched, missed_since=missed_since))
+    seen = pool(replace(SILENT, launched_at=launched, not_ready_since=not_ready_since))
     for after, late, hangs in (
         (FALLBACK_AFTER, False, False),
         (FALLBACK_AFTER + SECOND, True, False),

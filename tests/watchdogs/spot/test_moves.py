@@ -91,14 +91,18 @@ def ends(view: SpotPool) -> list[Decision]:
         pytest.param(seen(target=1, spare=0), ["a-0"], id="two too many: one at a time"),
         pytest.param(seen(ready("new", "c", **BOOTS)), [], id="the one that comes is not ready"),
         pytest.param(seen(ready("new", "c")), ["a-0"], id="it is ready"),
-        pytest.param(seen(ready("od", "od", idle=True), target=1), ["a-0"], id="spot is judged for itself"),
+        pytest.param(seen(ready("od", "od", is_marked=True), target=1), ["a-0"], id="spot is judged for itself"),
         pytest.param(seen(ready("new", "c", **ROLLOUT), target=1), [], id="another one leaves"),
         pytest.param(seen(ready("new", "b", **HAND), target=1), ["a-0"], id="one was drained by hand"),
-        pytest.param(seen(ready("old", "a", failed=True, idle=True), target=1), ["a-0"], id="not by its failed boot"),
         pytest.param(
-            seen(ready("old", "a", idle=True, **HAND), target=1), ["a-0"], id="not an instance that a person drained"
+            seen(ready("old", "a", failed=True, is_marked=True), target=1), ["a-0"], id="not by its failed boot"
         ),
-        pytest.param(seen(ready("old", "a", idle=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
+        pytest.param(
+            seen(ready("old", "a", is_marked=True, **HAND), target=1),
+            ["a-0"],
+            id="not an instance that a person drained",
+        ),
+        pytest.param(seen(ready("old", "a", is_marked=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )
 def test_which_surplus_instances_end(view: SpotPool, ended: list[str]) -> None:

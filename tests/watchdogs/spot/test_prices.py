@@ -109,4 +109,4 @@ def test_cheapest_of_equal_zones_is_requested(cheapest: str, spare: int) -> None
         )
         for name in ("a", "b", "c")
     ]
-    assert zones.place(spot_pool(groups, [], spare=spare), 1, START) == {cheapest: 1}
+    assert zones.allocate_requests(spot_pool(groups, [], spare=spare), 1, START) == {cheapest: 1}

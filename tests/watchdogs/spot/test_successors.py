@@ -93,9 +93,12 @@ def test_failed_boots_stop_a_reserved_group_too(minutes: Sequence[int], action: 
     ("on_demand", "ended", "reason"),
     [
         pytest.param(serving(1, OD), [f"{OD}-0"], Reason.SPOT_IS_BACK, id="its agent answers"),
-        pytest.param(booting(1, OD, silent=True), [], Reason.NOT_STOPPABLE, id="its agent is silent"),
+        pytest.param(booting(1, OD, agent_unreachable=True), [], Reason.NOT_STOPPABLE, id="its agent is silent"),
         pytest.param(
-            [*booting(1, OD, silent=True), *serving(1, OD)], [f"{OD}-0"], Reason.SPOT_IS_BACK, id="one of two answers"
+            [*booting(1, OD, agent_unreachable=True), *serving(1, OD)],
+            [f"{OD}-0"],
+            Reason.SPOT_IS_BACK,
+            id="one of two answers",
         ),
     ],
 )
@@ -107,7 +110,7 @@ def test_instance_that_cannot_drain_is_not_ended(
 
 
 def test_an_instance_that_cannot_drain_is_not_surplus() -> None:
-    silent = booting(1, A, silent=True)
+    silent = booting(1, A, agent_unreachable=True)
     assert ends(decided([group(A, 4, max=9)], [*serving(3), *silent])) == [f"{A}-0"]
 
 
@@ -156,7 +159,7 @@ def test_replaced_instance_is_not_a_saving(changes: dict[str, Any], target: int,
 @pytest.mark.parametrize("ready", [True, False], ids=["another one serves", "another one boots"])
 def test_serving_instance_is_not_ended_for_a_booting_one(*, ready: bool) -> None:
     """Spot was not ready for a while, so a second one was bought; spot is back, and one on demand is enough."""
-    second = serving(1, OD)[0] if ready else booting(1, OD, silent=True)[0]
+    second = serving(1, OD)[0] if ready else booting(1, OD, agent_unreachable=True)[0]
     found = decided([group(A, 1), group(OD, 2)], [*serving(1), *serving(1, OD), replace(second, id="second")])
     assert len(ends(found)) == ready
     assert found[OD].reason is (Reason.SPOT_IS_BACK if ready else Reason.HOLDING_FALLBACK)
@@ -172,7 +175,7 @@ def test_serving_instance_is_not_ended_for_a_booting_one(*, ready: bool) -> None
 )
 def test_silent_draining_instance_blocks_the_next_end(*, asked: bool, silent: bool, waits: bool) -> None:
     first, second = serving(2, OD)
-    there = replace(first, ready_since=None if silent else first.ready_since, silent=silent, asked=asked)
+    there = replace(first, ready_since=None if silent else first.ready_since, agent_unreachable=silent, asked=asked)
     found = decided([group(A, 2), group(OD, 2)], [*serving(2), there, second])
     assert len(ends(found)) == (not waits)
 
@@ -217,7 +220,7 @@ def test_fallback_for_reserved_is_surplus_without_spot() -> None:
 
 def test_idle_instance_is_ended_first() -> None:
     first, second = serving(2, OD)
-    found = decided([group(A, 1), group(OD, 2)], [*serving(1), first, replace(second, idle=True)], target=2)
+    found = decided([group(A, 1), group(OD, 2)], [*serving(1), first, replace(second, is_marked=True)], target=2)
     assert ends(found) == [second.id]
 
 

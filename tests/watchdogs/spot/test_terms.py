@@ -16,7 +16,7 @@ from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import split
 from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
-from watchdogs.spot.sizes import MARGIN, without_ending
+from watchdogs.spot.sizes import MARGIN, mark_ending_as_leaving
 from watchdogs.spot.watchdog import SpotWatchdog
 
 OPENS = datetime(2026, 12, 1, 11, 30, tzinfo=UTC)
@@ -128,7 +128,10 @@ def test_size_of_an_ending_block_is_not_raised_again() -> None:
 def test_other_drains_continue_while_a_block_ends() -> None:
     view = pool(in_block=1, in_spot=2)
     drains = [replace(m, leaving=m.leaving or m.id == "s0") for m in view.members]
-    assert [m.id for m in without_ending(replace(view, members=drains), LEAVES).members if m.leaving] == ["b0", "s0"]
+    assert [m.id for m in mark_ending_as_leaving(replace(view, members=drains), LEAVES).members if m.leaving] == [
+        "b0",
+        "s0",
+    ]
 
 
 def test_stable_pool_does_not_change_before_or_during_a_block() -> None:

@@ -69,7 +69,7 @@ SINCE = START - timedelta(hours=1)
             replace(READY, phase_since=SINCE),
             {
                 "ready_since": SINCE,
-                "missed_since": None,
+                "not_ready_since": None,
                 "silent": False,
                 "leaving": False,
                 "failed": False,
@@ -77,20 +77,22 @@ SINCE = START - timedelta(hours=1)
             },
             id="ready",
         ),
-        pytest.param(READY, {"ready_since": LAUNCHED, "missed_since": None}, id="ready, without a time"),
+        pytest.param(READY, {"ready_since": LAUNCHED, "not_ready_since": None}, id="ready, without a time"),
         pytest.param(replace(READY, requests_running=3.0), {"busy": 3.0}, id="at work"),
         pytest.param(replace(READY, requests_running=None), {"busy": 0}, id="without a request count"),
-        pytest.param(None, {"ready_since": None, "missed_since": START, "silent": True, "busy": 0}, id="silent"),
+        pytest.param(None, {"ready_since": None, "not_ready_since": START, "silent": True, "busy": 0}, id="silent"),
         pytest.param(
-            replace(READY, **BOOTS, phase_since=SINCE), {"ready_since": None, "missed_since": SINCE}, id="boots"
+            replace(READY, **BOOTS, phase_since=SINCE), {"ready_since": None, "not_ready_since": SINCE}, id="boots"
         ),
-        pytest.param(replace(READY, **BOOTS), {"missed_since": START}, id="boots, without a time"),
+        pytest.param(replace(READY, **BOOTS), {"not_ready_since": START}, id="boots, without a time"),
         pytest.param(
-            replace(READY, **BOOTS, phase_since=START + MINUTE), {"missed_since": START}, id="by a clock that is fast"
+            replace(READY, **BOOTS, phase_since=START + MINUTE),
+            {"not_ready_since": START},
+            id="by a clock that is fast",
         ),
         pytest.param(
             replace(READY, ready=False, phase_since=SINCE),
-            {"ready_since": None, "missed_since": START},
+            {"ready_since": None, "not_ready_since": START},
             id="was ready, and is not: without a time",
         ),
         pytest.param(
@@ -131,9 +133,9 @@ def test_agent_status_in_the_pool_view(status: AgentStatus | None, fields: Mappi
 
 def test_idle_marks_are_in_the_pool_view() -> None:
     fleet = spread_fleet()
-    assert not member(fleet).idle
+    assert not member(fleet).is_marked
     mark(fleet, 1, SINCE)
-    assert member(fleet).idle
+    assert member(fleet).is_marked
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
     ],
 )
 def test_placement_of_four_requests(seen: SpotPool, asked: Mapping[str, int]) -> None:
-    assert zones.place(seen, 4, START) == asked
+    assert zones.allocate_requests(seen, 4, START) == asked
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_zone_that_a_refusal_named_is_asked_first(minutes: float, zone: str, a
     refused = replace(happened("a", ActivityKind.NO_CAPACITY, minutes), zones_available=(zone,))
     safe = {"a": 0.0, "b": 0.1, "c": 0.5}
     seen = replace(pool(NOTHING, losses=safe, events=[refused]), pass_started=START - timedelta(minutes=10))
-    assert zones.place(seen, 1, START) == asked
+    assert zones.allocate_requests(seen, 1, START) == asked
 
 
 UNEVEN = {"a": 2, "b": 2, "c": 1}
@@ -174,13 +174,13 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
     ],
 )
 def test_which_zones_can_receive_a_move(seen: SpotPool, names: list[str]) -> None:
-    assert zones.reachable(seen, START) == names
+    assert zones.move_destinations(seen, START) == names
 
 
 @pytest.mark.parametrize(("minutes", "believed"), [(19, True), (21, False)])
 def test_quota_refusal_counts_during_the_backoff(minutes: float, believed: bool) -> None:
     seen = pool(UNEVEN, events=[happened("a", ActivityKind.QUOTA, minutes)])
-    assert (zones.at_quota(seen, seen.groups[1], START) is not None) is believed
+    assert (zones.quota_objection(seen, seen.groups[1], START) is not None) is believed
 
 
 def test_a_quota_of_the_whole_account_counts_for_every_way_of_buying() -> None:
@@ -188,7 +188,7 @@ def test_a_quota_of_the_whole_account_counts_for_every_way_of_buying() -> None:
     for account_wide in (False, True):
         seen = pool(UNEVEN, events=[replace(of_spot, account_wide=account_wide)])
         on_demand = replace(seen.groups[0], name="od", capacity_type=CapacityType.ON_DEMAND)
-        assert (zones.at_quota(seen, on_demand, START) is not None) is account_wide
+        assert (zones.quota_objection(seen, on_demand, START) is not None) is account_wide
 
 
 def test_penalty_of_a_loss_fades() -> None:
@@ -223,13 +223,13 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
     ],
 )
 def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPool, is_open: bool) -> None:
-    assert ("c" in {group.name for group in zones.unasked_groups(seen, START)}) is is_open
+    assert ("c" in {group.name for group in zones.requestable_groups(seen, START)}) is is_open
 
 
 def test_refusal_before_the_request_is_not_its_answer() -> None:
     seen = looking(happened("c", NO_CAPACITY, 5), desired=2)
     asked = replace(seen, groups=[replace(g, awaited=g.name == "c") for g in seen.groups])
-    assert "c" in {group.name for group in zones.unasked_groups(asked, START)}
+    assert "c" in {group.name for group in zones.requestable_groups(asked, START)}
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def asked_again_in(seen: SpotPool) -> int:
     """Seconds until a pass may ask zone `a`."""
     moments = ((s, START + timedelta(seconds=s)) for s in range(600))
     passes = ((s, replace(seen, pass_started=now + timedelta(seconds=1)), now) for s, now in moments)
-    return next(s for s, view, now in passes if "a" in [group.name for group in zones.unasked_groups(view, now)])
+    return next(s for s, view, now in passes if "a" in [group.name for group in zones.requestable_groups(view, now)])
 
 
 @pytest.mark.parametrize(
