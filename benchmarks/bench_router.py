@@ -128,10 +128,10 @@ def _speed(folder: Path) -> Table:
         notes=(
             f"Medians of {ROUNDS} alternating rounds of {SECONDS} s, first with 1 client, then with 32: then each "
             f"router is alone on the first of {os.cpu_count()} cores, and load, engine and controller are on the "
-            "others. HAProxy has one thread. A full core does as many requests as fit into a second by the CPU time "
-            "that the kernel counted for one: the other core may be what limits those seen. Plain HTTP. The largest "
-            "request that is read for its model decides the buffer; larger ones name it in x-model. Where a pool has "
-            "several replicas, the start of the prompt is read, too.",
+            "others. HAProxy has one thread. Requests/s of a full core: 1 s divided by the CPU time of one request. "
+            "The measured rate can be lower, because the load on the other core may be the limit. Plain HTTP. The "
+            "largest request that is read for its model decides the buffer; larger ones name it in x-model. Where a "
+            "pool has several replicas, the start of the prompt is read, too.",
             *silent,
         ),
     )  # fmt: skip

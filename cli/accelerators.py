@@ -109,7 +109,11 @@ def check(
             STDOUT.print(f"no unit: {', '.join(document['unknown'])}", highlight=False)
         for device in found.contradicted:
             known = metrics.POWER in found.reading.devices[device]
-            power = "power: one of both has another unit" if known else "the power of all accelerators"
+            power = (
+                "power: one of the two is in a wrong unit of measurement"
+                if known
+                else "the power of all accelerators"
+            )
             STDOUT.print(f"{device}: energy contradicts {power}", highlight=False)
     if not found.is_understood:
         raise typer.Exit(UNKNOWN)

@@ -120,7 +120,7 @@ def _of_closed(done: Reconciled) -> list[str]:
     cents = (before.billed_usd.quantize(exact.CENT), before.computed_usd.quantize(exact.CENT))
     by = "another" if done.is_refused else "this"
     closed = (
-        f"closed since {instant(before.at)} by {by} bill ({before.form}, sha256 {before.digest[:12]}; billed"
+        f"closed on {instant(before.at)} by {by} bill ({before.form}, sha256 {before.digest[:12]}; billed"
         f" {show(cents[0])} USD, computed {show(cents[1])} USD): the ledger is not changed"
     )
     return [closed, *done.would_change]

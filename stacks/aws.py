@@ -120,8 +120,8 @@ def _place(settings: Settings) -> _Place:
 def _fabrics(
     settings: Settings, prefix: str, network_id: pulumi.Input[str], common: Mapping[str, str]
 ) -> dict[str, Fabric]:
-    """Return the fabrics by pool name. The first adopts the group that all pools shared up to release 0.1, because
-    existing instances are in it.
+    """Return the fabrics by pool name. The first keeps the security group of release 0.1, which all pools shared,
+    because existing instances are in it.
     """
     made: dict[str, Fabric] = {}
     for pool in settings.pools:

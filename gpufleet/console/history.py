@@ -126,7 +126,7 @@ def series(history: CostHistory, by: Grouping) -> list[Series]:
 
 
 def drawn(found: Sequence[Series]) -> list[Series]:
-    """The series of the picture: the first ones, and the sum of the others."""
+    """The series of the chart: the first ones, and the sum of the others."""
     if len(found) <= MOST_SERIES + 1:
         return list(found)
     smaller = found[MOST_SERIES:]

@@ -1,7 +1,7 @@
 """The page of a fleet's history: cost over time, decisions, waste. Pure.
 
-It has no script: groupings and periods are links, and each interval of the picture is a radio button. So the arrow
-keys and a touch choose an interval, whose values are below the picture; hovering shows them, too. All amounts are
+It has no script: groupings and periods are links, and each interval of the chart is a radio button. So the arrow
+keys and a touch choose an interval, whose values are below the chart; hovering shows them, too. All amounts are
 text from exact sums; only the heights of bars are rounded.
 """
 
@@ -27,7 +27,7 @@ _FIRST: Final = 10
 MOST_KEPT: Final = 5
 """Instances of one cause of waste that have a button."""
 _LINES: Final = 4
-"""Number of horizontal lines of the picture, at most one more."""
+"""Number of horizontal lines of the chart, at most one more."""
 _FINE: Final = Decimal("0.0001")
 _LABELS: Final = {Period.DAY: (6, "%H:%M"), Period.WEEK: (4, "%a %d"), Period.MONTH: (7, "%d %b")}
 """Every how many intervals there is a label, and its form."""
@@ -82,8 +82,8 @@ def _costs(found: CostHistory, by: Grouping, shown: Sequence[Series]) -> str:
     drawn, sums = history.drawn(shown), history.totals(found)
     step = _step(sums)
     return (
-        f'<p class="soft">Hover over the picture, or choose an interval with the arrow keys.</p>'
-        f"{_picture(found, drawn, sums, step)}{_parts(by, shown, sums, step)}{_numbers(found, drawn, sums, step)}"
+        f'<p class="soft">Hover over the chart, or choose an interval with the arrow keys.</p>'
+        f"{_chart(found, drawn, sums, step)}{_parts(by, shown, sums, step)}{_numbers(found, drawn, sums, step)}"
     )
 
 
@@ -119,10 +119,10 @@ def _when(interval: CostInterval) -> str:
     return f"{start:%a %d %b %H:%M}–{end:%H:%M}"
 
 
-# the picture
+# the chart
 
 
-def _picture(found: CostHistory, drawn: Sequence[Series], sums: Sequence[Amount], step: Decimal) -> str:
+def _chart(found: CostHistory, drawn: Sequence[Series], sums: Sequence[Amount], step: Decimal) -> str:
     low, high, line = _scale(drawn, len(found.intervals))
     size = high - low
 
@@ -142,7 +142,7 @@ def _picture(found: CostHistory, drawn: Sequence[Series], sums: Sequence[Amount]
 
 
 def _scale(drawn: Sequence[Series], count: int) -> tuple[Decimal, Decimal, Decimal]:
-    """The lowest and the highest value of the picture, and the distance of its lines. Credits are below zero."""
+    """The lowest and the highest value of the chart, and the distance of its lines. Credits are below zero."""
     usd = [[_usd(one.amounts[number]) for one in drawn] for number in range(count)]
     high = max(sum((value for value in column if value > 0), money.ZERO) for column in usd)
     low = min(sum((value for value in column if value < 0), money.ZERO) for column in usd)
@@ -165,7 +165,7 @@ def _steps(low: Decimal, high: Decimal, line: Decimal) -> Iterator[Decimal]:
         value += line
 
 
-def _column(  # noqa: PLR0913 - one column of the picture
+def _column(  # noqa: PLR0913 - one column of the chart
     found: CostHistory, number: int, drawn: Sequence[Series], sums: Sequence[Amount], step: Decimal,
     low: Decimal, size: Decimal,
 ) -> str:  # fmt: skip
@@ -269,7 +269,7 @@ def _share(part: Amount, whole: Amount) -> str:
 
 
 def _numbers(found: CostHistory, drawn: Sequence[Series], sums: Sequence[Amount], step: Decimal) -> str:
-    """The numbers of the picture."""
+    """The numbers of the chart."""
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("total", *(one.name for one in drawn)))
     rows = ""
     for number in reversed(range(len(found.intervals))):
@@ -278,8 +278,8 @@ def _numbers(found: CostHistory, drawn: Sequence[Series], sums: Sequence[Amount]
         inner = "".join(f"<td>{cell}</td>" for cell in cells)
         rows += f'<tr><th scope="row">{_when(found.intervals[number])}</th>{inner}</tr>'
     return (
-        '<details><summary>The numbers of the picture as a table</summary><div class="scroll" tabindex="0"'
-        ' role="region" aria-label="The numbers of the picture"><table><thead><tr><th scope="col" class="left">'
+        '<details><summary>The numbers of the chart as a table</summary><div class="scroll" tabindex="0"'
+        ' role="region" aria-label="The numbers of the chart"><table><thead><tr><th scope="col" class="left">'
         f"interval (UTC)</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div></details>"
     )
 
@@ -317,7 +317,7 @@ def _timeline(view: FleetView, found: CostHistory) -> str:
 
 
 def _place(found: CostHistory, act: Past) -> float:
-    """Where a moment is in the picture of costs, in percent of its width: all its columns have the same width."""
+    """Where a moment is in the chart of costs, in percent of its width: all its columns have the same width."""
     passed = (act.at - found.intervals[0].start) / found.period.step
     return max(0.0, min(passed / len(found.intervals), 1.0)) * 100
 

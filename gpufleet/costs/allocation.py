@@ -23,7 +23,7 @@ from gpufleet.costs.cost_owners import parts_by_owner, with_owner_at
 from gpufleet.costs.pricing import EVER, FOREVER, PricingOverTime, PricingPeriod
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED, Price
+from gpufleet.domain.prices import FREE_IF_PREEMPTED, Price
 from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
 from gpufleet.prices.book import PriceBook, Sku
 
@@ -46,7 +46,7 @@ class ChargeKind(StrEnum):
 
     TIME = "time"
     MINIMUM = "minimum charge"
-    INTERRUPTED = "interrupted by the cloud"
+    PREEMPTED = "interrupted by the cloud"
     RESERVATION = "reserved, not used"
     SHARED = "shared"
     COMMITTED = "committed, not used"
@@ -301,12 +301,12 @@ def _at_the_end(history: _RunHistory, pricing: PricingOverTime) -> Iterator[Char
     """Charges that the end of a run causes (minimum charge, credit), dated at its end."""
     run, end = history.run, end_of(history.run)
     length = end - run.started_at
-    interrupted = run.end_cause is EndCause.PREEMPTED and run.capacity_type is CapacityType.SPOT
-    if interrupted and length < FREE_IF_INTERRUPTED[run.cloud]:
+    preempted = run.end_cause is EndCause.PREEMPTED and run.capacity_type is CapacityType.SPOT
+    if preempted and length < FREE_IF_PREEMPTED[run.cloud]:
         for charge in _time(history, pricing, run.started_at, end):
             yield replace(
                 charge,
-                kind=ChargeKind.INTERRUPTED,
+                kind=ChargeKind.PREEMPTED,
                 start=end,
                 end=end,
                 amount=None if charge.amount is None else -charge.amount,

@@ -1,7 +1,8 @@
 """Turns raw samples of a metrics store into energy readings of accelerators. Pure.
 
 Names and units of metrics are arguments: this package does not depend on an accelerator. A device whose counter
-contradicts its power, or has an implausible mean power, is left out and named: one of both has another unit.
+contradicts its power, or has an implausible mean power, is left out and named: one of
+the two is in a wrong unit of measurement.
 """
 
 from collections import defaultdict

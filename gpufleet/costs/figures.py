@@ -89,7 +89,7 @@ class Figure:
             self.unpriced += 1
             return
         self.amounts[charge.state] = money.EXACT.add(self.amounts[charge.state], charge.amount)
-        if charge.kind in (ChargeKind.MINIMUM, ChargeKind.INTERRUPTED):
+        if charge.kind in (ChargeKind.MINIMUM, ChargeKind.PREEMPTED):
             self.adjustments[charge.kind] = money.EXACT.add(self.adjustments[charge.kind], charge.amount)
         if charge.capacity_type is CapacityType.ON_DEMAND and charge.kind is not ChargeKind.SHARED:
             self.on_demand = money.EXACT.add(self.on_demand, charge.amount)

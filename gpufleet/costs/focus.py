@@ -574,7 +574,7 @@ def _what(charge: Charge, price: Price, scope: str) -> Row:
     tags = {"gpu-fleet:pool": charge.pool, "gpu-fleet:owner": charge.owner}
     return {
         **_sku(charge, price),
-        "ChargeCategory": "Credit" if charge.kind is ChargeKind.INTERRUPTED else "Usage",
+        "ChargeCategory": "Credit" if charge.kind is ChargeKind.PREEMPTED else "Usage",
         "ChargeDescription": f"{charge.machine_type} {charge.capacity_type}: {charge.kind}, {charge.state}",
         "ChargeFrequency": "Usage-Based",
         "PricingCategory": _PRICING[charge.capacity_type],

@@ -1,4 +1,4 @@
-"""The parts of a node in the ten-second slots of one hour: the rule of `gpufleet.costs.slices`. Pure."""
+"""The parts of an instance in the ten-second slots of one hour: the rule of `gpufleet.costs.slices`. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ NOTHING: Final = Fraction(0)
 
 
 class PartState(StrEnum):
-    """The use of a part of a node."""
+    """The use of a part of an instance."""
 
     USED = "used"
     UNMEASURED = "unmeasured"
@@ -29,7 +29,7 @@ class PartState(StrEnum):
     """Compute of a device that no slice holds."""
     STARTING = "starting"
     FIXED = "fixed"
-    """Minimum charges and credits: they are of the node."""
+    """Minimum charges and credits: they belong to the whole instance."""
 
 
 class Stranded(StrEnum):
@@ -52,7 +52,7 @@ class PartKey(NamedTuple):
     engine: str = ""
     model: str = ""
     size: str = "1"
-    """Share of the device, as `3/7`; without a device, of the node."""
+    """Share of the device, as `3/7`; without a device, of the instance."""
     stranded: str = ""
     """A code of `Stranded`; empty: the part is not stranded."""
 
@@ -88,7 +88,7 @@ _NO_UNIT: Final[UnitName] = ("", "", "")
 def hour_parts(
     shape: NodeShape, rows: Sequence[UnitHour], expected: Mapping[tuple[str, str, str], int] | None = None
 ) -> list[SlotPart]:
-    """The parts of a node in one hour. In each slot their shares add up to 1.
+    """The parts of an instance in one hour. In each slot their shares add up to 1.
 
     `expected`: device, slice and profile to the slots in which the slice existed, though it may not be reported.
     """

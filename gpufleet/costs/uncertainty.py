@@ -22,7 +22,7 @@ from gpufleet.costs.allocation import Charge, ChargeKind, LedgerFacts, charges, 
 from gpufleet.costs.commitments import Coverage, DeclaredCosts, end_of
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED
+from gpufleet.domain.prices import FREE_IF_PREEMPTED
 from gpufleet.ledger.facts import NOT_MISSED, EndCause, Recount, Reservation, Run
 from gpufleet.prices.book import PriceBook
 
@@ -238,7 +238,7 @@ def _possible(run: Run, start: datetime, stop: datetime, until: datetime) -> Ite
 
     Between these ends, the cost grows linearly, or stays 0 where the cloud credits all of it.
     """
-    known, free = end_of(run), run.started_at + FREE_IF_INTERRUPTED[run.cloud]
+    known, free = end_of(run), run.started_at + FREE_IF_PREEMPTED[run.cloud]
     if run.end_cause in (EndCause.ENDED, EndCause.PREEMPTED):
         causes = [run.end_cause]
     elif run.capacity_type is CapacityType.SPOT and known < free:

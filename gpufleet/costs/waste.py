@@ -47,7 +47,7 @@ class Waste:
 
 
 def waste(report: Report, unobserved: Iterable[KeptUnobserved] = ()) -> list[Waste]:
-    """Every cause in every pool, the most expensive first. Credits for interrupted instances are subtracted.
+    """Every cause in every pool, the most expensive first. Credits for preempted instances are subtracted.
 
     `unobserved`: the times for which instances were kept without metrics; those longer than a day count.
     """

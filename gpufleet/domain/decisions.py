@@ -70,7 +70,7 @@ class Reason(Code):
     AS_WANTED = "as_wanted", "as wanted"
     GROUP_UNREADABLE = "group_unreadable", "its group cannot be read"
     NOT_LISTED = "not_listed", "missing from the list of instances"
-    CANNOT_LAUNCH = "cannot_launch", "refused permanently"
+    CANNOT_LAUNCH = "cannot_launch", "the cloud permanently refuses launches"
     SUSPENDED = "suspended", "suspended by a person"
     LIST_INCOMPLETE = "list_incomplete", "a list of all pools cannot be read"
     # Reasons to act.
@@ -133,7 +133,7 @@ class KeptUnobserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """Why an action is not taken, or taken last: an instance is not idle, or a group is not used."""
+    """Why an instance is not ended, or why a group is not used or is used last."""
 
     reason: Reason
     detail: str = ""
@@ -158,7 +158,8 @@ class Decision:
     to_size: int | None = None
     """Old and new size, for RESIZE and RETARGET."""
     usd_per_hour: Decimal | None = None
-    """What the action costs (negative) or saves (positive); None if unknown."""
+    """What the action saves (positive) or costs (negative); of a kept idle instance or orphan, its price. None:
+    unknown."""
 
     def kept(self, reason: Reason, detail: str) -> "Decision":
         """Return the decision to keep the resource, with the same evidence. It changes and costs nothing."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType, Instance, Phase
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED
+from gpufleet.domain.prices import FREE_IF_PREEMPTED
 
 STALE_AFTER: Final = 2
 """Number of scrape intervals after which the newest sample is too old."""
@@ -126,7 +126,7 @@ class AgentStatus:
 
 def is_free_if_preempted(instance: Instance, now: datetime) -> bool:
     """Return whether a preemption now makes the instance free of charge. A termination by us is charged."""
-    young = now - instance.launched_at < FREE_IF_INTERRUPTED[instance.cloud]
+    young = now - instance.launched_at < FREE_IF_PREEMPTED[instance.cloud]
     return young and instance.capacity_type is CapacityType.SPOT
 
 

@@ -162,7 +162,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceList:
-    """A complete list of instances."""
+    """The instances of all pages, and an error for each that could not be read."""
 
     instances: Sequence[Instance]
     errors: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -10,7 +10,7 @@ from gpufleet.domain.model import Cloud
 
 CURRENCY: Final = "USD"
 UNIT: Final = "hour"
-FREE_IF_INTERRUPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
+FREE_IF_PREEMPTED: Final = {Cloud.AWS: timedelta(hours=1), Cloud.GCP: timedelta(minutes=1)}
 """A spot instance that is preempted at a lower age is free; one that we terminate is charged (EC2 User Guide,
 "Billing for interrupted Spot Instances"; Compute Engine, "Spot VMs")."""
 

@@ -65,7 +65,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posted:
+class OutboxEntry:
     """A message of the outbox with its delivery state."""
 
     id: int
@@ -138,17 +138,17 @@ class OutboxMessages:
             enqueue(connection, Message(key=key, channel=self.channel, text=text, detail=detail), self.now)
 
 
-def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timedelta) -> Posted | None:
+def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timedelta) -> OutboxEntry | None:
     """The channel's next message, now `sending` under `token`; None if there is nothing to send yet.
 
     A message that another poster took belongs to that poster for `timeout`. After that, it is returned with its old
     state `sending`: it may have arrived, so look it up before posting again.
     """
     with writing(engine) as connection:
-        passed = and_(OUTBOX.c.attempts >= BLOCKING_ATTEMPTS, OUTBOX.c.not_before > now)
+        skipped = and_(OUTBOX.c.attempts >= BLOCKING_ATTEMPTS, OUTBOX.c.not_before > now)
         statement = (
             select(OUTBOX)
-            .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN), not_(passed))
+            .where(OUTBOX.c.channel == channel, OUTBOX.c.state.in_(_OPEN), not_(skipped))
             .order_by(OUTBOX.c.id)
             .limit(1)
         )
@@ -159,7 +159,7 @@ def take(engine: Engine, channel: str, token: str, now: datetime, timeout: timed
             return None
         if row.state == MessageState.SENDING and row.taken_at + timeout > now:
             return None
-        found = _posted(row)
+        found = _entry(row)
         connection.execute(
             update(OUTBOX)
             .where(OUTBOX.c.id == row.id)
@@ -239,27 +239,27 @@ def counts(engine: Engine) -> dict[MessageState, int]:
     return {state: found.get(state.value, 0) for state in MessageState}
 
 
-def messages(engine: Engine, states: Sequence[MessageState] = tuple(MessageState)) -> tuple[Posted, ...]:
+def messages(engine: Engine, states: Sequence[MessageState] = tuple(MessageState)) -> tuple[OutboxEntry, ...]:
     """Messages in those states, oldest first."""
     with engine.connect() as connection:
         rows = connection.execute(
             select(OUTBOX).where(OUTBOX.c.state.in_([s.value for s in states])).order_by(OUTBOX.c.id)
         )
-        return tuple(_posted(row) for row in rows)
+        return tuple(_entry(row) for row in rows)
 
 
 _USER_ID: Final = re.compile(r"[A-Z0-9]{1,32}")
 _OPEN: Final = (MessageState.WAITING.value, MessageState.SENDING.value)
 
 
-def _update_held(engine: Engine, message_id: int, held: str, /, **values: Any) -> None:
+def _update_held(engine: Engine, message_id: int, holder: str, /, **values: Any) -> None:
     """Update a message that this poster holds. A poster whose token was replaced changes nothing."""
     with writing(engine) as connection:
-        connection.execute(update(OUTBOX).where(OUTBOX.c.id == message_id, OUTBOX.c.token == held).values(**values))
+        connection.execute(update(OUTBOX).where(OUTBOX.c.id == message_id, OUTBOX.c.token == holder).values(**values))
 
 
-def _posted(row: Any) -> Posted:
-    return Posted(
+def _entry(row: Any) -> OutboxEntry:
+    return OutboxEntry(
         id=row.id,
         message=Message(key=row.key, channel=row.channel, text=row.text, detail=json.loads(row.detail)),
         created_at=row.created_at,

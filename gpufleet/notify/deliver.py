@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from gpufleet.domain.clocks import Clock
 from gpufleet.ledger import outbox
-from gpufleet.ledger.outbox import MessageState, Posted
+from gpufleet.ledger.outbox import MessageState, OutboxEntry
 from gpufleet.notify.slack import Arrived, LookUpRefusedError, Receiver, Refused, TryLater, Unknown
 
 SENDING_TIMEOUT: Final = timedelta(seconds=60)
@@ -80,7 +80,7 @@ class Delivery:
                 repeat = True
         return self._post(taken, token, done, repeat=repeat)
 
-    def _look_up(self, taken: Posted, token: str, done: Delivered) -> bool | None:
+    def _look_up(self, taken: OutboxEntry, token: str, done: Delivered) -> bool | None:
         """Look up a message with an unknown result. None: it did not arrive, so it must be posted."""
         try:
             since = taken.created_at - CLOCKS_APART
@@ -98,7 +98,7 @@ class Delivery:
         done.found += 1
         return True
 
-    def _post(self, taken: Posted, token: str, done: Delivered, *, repeat: bool) -> bool:
+    def _post(self, taken: OutboxEntry, token: str, done: Delivered, *, repeat: bool) -> bool:
         message = taken.message
         parent = message.detail.get("thread")
         thread = outbox.receipt_of(self.engine, str(parent)) if parent else None
@@ -127,7 +127,7 @@ class Delivery:
                 done.refused += 1
                 return True
 
-    def _after(self, taken: Posted, asked: timedelta | None) -> datetime:
+    def _after(self, taken: OutboxEntry, asked: timedelta | None) -> datetime:
         """The time of the next attempt: as the receiver requested, else with a doubled delay."""
         if asked is not None:
             return self.now() + asked

@@ -37,7 +37,8 @@ class MissingPriceError(LookupError):
         where = f"{region} ({zone})" if zone else region
         super().__init__(
             f"no price for {sku} in {where} at {at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}: add it"
-            " under `prices` of the settings, with source and as_of; `gpufleet prices refresh` serves running fleets"
+            " under `prices` of the settings, with source and as_of; for a running fleet,"
+            " run `gpufleet prices refresh`"
         )
 
 

@@ -98,7 +98,7 @@ def _digest(found: object) -> str:
 def _change_of(found: dict[str, Any]) -> ReleaseChange:
     """Parse a stored change. Raises KeyError, TypeError, ValueError."""
     if not all(isinstance(found[word], str | None) for word in ("schema", "wrong")):
-        raise TypeError("schema and wrong must be text")
+        raise TypeError("schema, and wrong (the reason of the rollback), must be text")
     change = ReleaseChange(**found)
     return replace(change, before=_digest(change.before), to=_digest(change.to))
 

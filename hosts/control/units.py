@@ -189,7 +189,7 @@ def _alertmanager(settings: ControlSettings, places: HostPaths, programs: Mappin
 def _watch(settings: ControlSettings, places: HostPaths) -> ServiceUnit:
     return ServiceUnit(
         name="gpufleet-watch.service",
-        what="watchdogs (idle, spot, scale, cost)",
+        what="watchdogs, revisions and cost collection",
         command=(_command(places), "watch", "run", "--apply", "--listen", f"{settings.inner}:9470"),
         rights=_of_watchdogs(settings, places),
         healthy=f"http://{settings.inner}:9470/healthz",

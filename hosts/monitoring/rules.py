@@ -54,7 +54,7 @@ def _of_instances(window: str) -> tuple[Recording, ...]:
         ),
         Recording(
             name=recorded.GPU_MEMORY,
-            # a larger share shows that one of both numbers has another unit
+            # a larger share shows that one of the two numbers is in a wrong unit
             expression=f"sum by ({BY_INSTANCE}) ({used}) / {whole} <= 1",
             unit="share",
             meaning="GPU memory in use",

@@ -210,7 +210,7 @@ def _on_demand() -> list[dict[str, Any]]:
 
 
 def _replaced(instance: str) -> str | None:
-    """Whether the preempted instance is terminated and on-demand is ready."""
+    """What is still missing until the preempted instance is terminated and on-demand is ready; None: nothing."""
     phases = [(observe.agent_status(one) or {}).get("phase") for one in _on_demand()]
     if "ready" in phases:
         return _still_there(instance)
@@ -266,7 +266,7 @@ def _end_idle(session: Session) -> None:
 
 
 def _would_not_act(session: Session, instance: str) -> str | None:
-    """Whether the idle watchdog still has another reason to keep an instance than that its policy is new. Asks with
+    """Which other reason than its new policy the idle watchdog has to keep an instance; None: no other. Asks with
     --apply: a dry run would count as seen."""
     asked = session.ask("gpufleet", "watch", "idle", "--apply", "--json", codes=(0, 3)).json()
     found = next((one for one in asked["decisions"] if one["resource"] == instance), None)

@@ -184,7 +184,8 @@ def _is_measured(contract: AcceleratorContract, readings: Sequence[AcceleratorRe
 
 
 def contradicted_units(before: TimedReading, after: TimedReading) -> tuple[str, ...]:
-    """Return the devices whose energy counter contradicts their power: one of both has another unit, sorted.
+    """Return the devices whose energy counter contradicts their power, sorted: one of the two is in a
+    wrong unit of measurement.
 
     A device without power is compared with the power that accelerators can have. Devices whose counter did not
     increase (it restarted or stands still) are left out.

@@ -176,7 +176,10 @@ class Sync:
         run_in_threads(max(1, min(self.workers, len(jobs))), work, jobs)
 
     def _fetch_chunk(self, job: ChunkJob, source: "_Source", progress: Progress) -> None:
-        """Get one chunk right. The thread with a file's last chunk also flushes the file, while others still read."""
+        """Keep a staged chunk that matches its digest, or download it.
+
+        The thread with a file's last chunk also flushes the file, while others still read.
+        """
         with staging.opened(job.staged.path) as handle:
             if self.verify and staging.is_already_correct(handle, job):
                 progress.add(job.staged.file.path, kept=job.length)

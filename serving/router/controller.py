@@ -97,7 +97,7 @@ class Controller:
         )
         # the activator holds requests that arrive meanwhile, until a check finds a healthy replica
         for _ in range(RESUME_LOOKS):
-            self._move_servers()
+            self._reconcile_servers()
             if known <= {server.pool for server in self._shown if server.ready}:
                 break
             time.sleep(RESUME_EVERY_S)
@@ -106,13 +106,13 @@ class Controller:
         """Run all steps once. A failed step does not stop the others, because HAProxy ends with its controller."""
         steps = (
             self._keep_running,
-            self._listen,
-            self._look_up,
-            self._renew,
+            self._read_inputs,
+            self._update_maps,
+            self._renew_certificate,
             self._inventory,
-            self._move_servers,
-            self._count,
-            self._show,
+            self._reconcile_servers,
+            self._read_access_log,
+            self._write_status,
         )
         self.note("pass", "; ".join(error for step in steps if (error := _try(step))))
 
@@ -120,7 +120,7 @@ class Controller:
         """Accept no more connections, wait up to `grace_s` seconds for requests, then stop."""
         self.haproxy.stop(grace_s)
         self.activator.stop()
-        self._count()
+        self._read_access_log()
 
     def describe(self) -> Mapping[str, object]:
         """Return the data for `gpufleet router status`."""
@@ -170,7 +170,7 @@ class Controller:
         except OSError as error:
             self.note("haproxy", str(error))
 
-    def _listen(self) -> None:
+    def _read_inputs(self) -> None:
         """Read all inputs. A new configuration is applied completely and at once, or not at all."""
         now = self.clock()
         waiting = self._inputs.document is None
@@ -179,7 +179,7 @@ class Controller:
         self._read_at = now
         inputs = self._sources.read(self._inputs)
         shape = self._shape_of(inputs)
-        if shape != self._shape and not self._reshape(inputs, shape):
+        if shape != self._shape and not self._reload(inputs, shape):
             return
         self.note("config", "")
         if inputs != self._inputs:
@@ -189,7 +189,7 @@ class Controller:
     def _shape_of(self, inputs: RouterInputs) -> tuple[str, str]:
         return render(inputs.topology, inputs.policy, (), self.settings), inputs.engine_key
 
-    def _reshape(self, inputs: RouterInputs, shape: tuple[str, str]) -> bool:
+    def _reload(self, inputs: RouterInputs, shape: tuple[str, str]) -> bool:
         """Reload HAProxy with a new configuration. If HAProxy refuses it, the running one stays."""
         wanted = self._wanted_maps(inputs)
         try:
@@ -229,7 +229,7 @@ class Controller:
         check_config(self.paths.candidate)
         self.paths.candidate.replace(self.paths.config)
 
-    def _look_up(self) -> None:
+    def _update_maps(self) -> None:
         """Change maps in the running HAProxy and on disk, so that a reload does not restore old entries."""
         wanted = self._wanted_maps(self._inputs)
         commands = maps.changes(self._maps, wanted)
@@ -254,7 +254,7 @@ class Controller:
         except OSError as error:
             self.note("inventory", f"inventory: {error}; keeping the current servers")
 
-    def _move_servers(self) -> None:
+    def _reconcile_servers(self) -> None:
         rules = membership.MembershipRules(
             settings=self.settings,
             policy=self._inputs.policy,
@@ -288,7 +288,7 @@ class Controller:
             {name: sum(server.ready for server in self._shown if server.pool == name) for name in rules},
         )
 
-    def _renew(self) -> None:
+    def _renew_certificate(self) -> None:
         try:
             self.certificate.renew(self.haproxy.admin, time.time(), self.log)
             self.note("certificate", "")
@@ -301,14 +301,14 @@ class Controller:
             self.haproxy.admin.ask(change.command)
             self.log.info("replica_weight", resource=change.path, percent=change.percent, detail=change.why)
 
-    def _count(self) -> None:
+    def _read_access_log(self) -> None:
         try:
             self.meter.read()
             self.note("log", "")
         except OSError as error:
             self.note("log", f"access log: {error}")
 
-    def _show(self) -> None:
+    def _write_status(self) -> None:
         write_atomically(self.paths.status, json.dumps(self.describe(), indent=2).encode() + b"\n")
 
 

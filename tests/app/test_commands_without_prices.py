@@ -16,7 +16,7 @@ from app.errors import AppError
 from app.fleets import load_one
 from cli.commands import build
 from gpufleet.domain.model import CapacityType
-from gpufleet.domain.prices import FREE_IF_INTERRUPTED
+from gpufleet.domain.prices import FREE_IF_PREEMPTED
 from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import EndCause, RunEnd
@@ -52,7 +52,7 @@ def unpriced_instances(path: Path) -> None:
     ]
     ends = [
         RunEnd(cloud=one.cloud, instance_id=one.instance_id, started_at=one.started_at,
-               ended_at=one.started_at + FREE_IF_INTERRUPTED[one.cloud] / 2, cause=cause, exact=exact)
+               ended_at=one.started_at + FREE_IF_PREEMPTED[one.cloud] / 2, cause=cause, exact=exact)
         for one, cause, exact in ((odd[1], EndCause.PREEMPTED, True), (odd[2], EndCause.ABSENT, False))
     ]  # fmt: skip
     with writing(engine) as connection:

@@ -24,7 +24,7 @@ SECOND_S: Final = 1.01
 """Clouds report times in whole seconds."""
 UNDATED_S: Final = 60.0
 """An undated end has the time of a cost pass. A pass runs every few seconds, but some faults delay passes."""
-FREE_IF_INTERRUPTED_S: Final = 3600
+FREE_IF_PREEMPTED_S: Final = 3600
 """AWS charges nothing for a spot instance that it interrupts within its first hour."""
 TARGET: Final = 3
 """Replicas that chat needs."""
@@ -153,7 +153,7 @@ def money(billing_log: Sequence[Mapping[str, Any]], report: Mapping[str, Any], c
         name, start = stay["instance"], epoch(stay["launched"])
         end = epoch(stay["ended"]) if stay["ended"] else until.get(name, 0.0)
         usd = prices.of(stay, start, end)
-        interrupted = stay["why"] == TAKEN_BY_CLOUD and end - start < FREE_IF_INTERRUPTED_S
+        interrupted = stay["why"] == TAKEN_BY_CLOUD and end - start < FREE_IF_PREEMPTED_S
         if abs(usd - Decimal(charged[name])) > CENT / 2:
             wrong.append(f"{name}: {usd:.4f} USD by the billing log, {charged[name]:.4f} in the report")
         if (credited[name] != 0) is not interrupted:

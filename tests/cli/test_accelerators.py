@@ -78,7 +78,11 @@ def test_a_partition_that_reads_0_is_reported_as_unknown(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("power", "message"),
     [
-        pytest.param('DCGM_FI_DEV_POWER_USAGE{UUID="G"} 300\n', "power: one of both has another unit", id="power"),
+        pytest.param(
+            'DCGM_FI_DEV_POWER_USAGE{UUID="G"} 300\n',
+            "power: one of the two is in a wrong unit of measurement",
+            id="power",
+        ),
         pytest.param("", "the power of all accelerators", id="no power"),
     ],
 )

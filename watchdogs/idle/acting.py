@@ -207,7 +207,7 @@ class IdleActor:
             )
         if instance.id in leaving(ports, [instance]):
             return self._over(decision, "its group is ending it already")
-        if self._is_interrupted_free(instance):
+        if self._is_preempted_free(instance):
             why = LEFT_TO_ITS_CLOUD
             return self._executor.waiting(decision, f"{why.reason.sentence}: {why.detail}")
         pool = self._document.pool(decision.pool or "")
@@ -217,7 +217,7 @@ class IdleActor:
         self._executor.notify(f"ended:{instance.id}", messages.ended(decision, target.value), decision)
         return self._executor.done(decision, f"ended; target {target.value}")
 
-    def _is_interrupted_free(self, instance: Instance) -> bool:
+    def _is_preempted_free(self, instance: Instance) -> bool:
         """Whether its cloud reclaims it, without a charge, by a notice since the drain."""
         now = self._ports.clock.now()
         if not is_free_if_preempted(instance, now):

@@ -30,7 +30,7 @@ _WORK: Final = frozenset({Reason.SERVING, Reason.TOKENS_MOVED, Reason.GPU_ACTIVE
 _IDLE_REASONS: Final = frozenset(
     {Reason.IDLE, Reason.MARKED_WAITING, Reason.STILL_IDLE, Reason.DRAINING, Reason.PREPAID, Reason.OUTSIDE_POOLS}
 )
-"""Reasons of instances that do not work, or that stay whatever the target is."""
+"""Reasons of instances that process no requests, or that are kept regardless of the target."""
 
 LEFT_TO_ITS_CLOUD: Final = Objection(reason=Reason.PREEMPTED, detail="under notice; left to its cloud")
 UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no scale watchdog")
@@ -156,7 +156,8 @@ class _Turn(IntEnum):
     DRAINS = auto()
     """It drains: it serves nothing more, and this cannot be undone."""
     STUCK = auto()
-    """It has drained for longer than a drain takes. It counts in the hour and the day, and does not block others."""
+    """It has drained for longer than a drain takes. It uses the budgets of the hour and the day, but not that of
+    the pass, so that it blocks no other instance."""
     NEW = auto()
 
 
@@ -300,7 +301,7 @@ class _Remaining:
                 self._healthy[instance.pool] = self._healthy.get(instance.pool, 0) + 1
 
     def count(self, decision: Decision) -> None:
-        """Count an instance whose end was recorded in the hour and the day, whatever its state is now."""
+        """Use the budgets of the hour and the day for an instance whose end is recorded already."""
         pool = self._pools.get(decision.pool or "")
         if pool is not None and pool.policy is not None:
             self._budgets.take(pool.name, runs=False)
@@ -343,8 +344,8 @@ def is_reporting(instance: Instance, observed: IdleObservation) -> bool:
 
 
 def counts_as_healthy(instance: Instance, observed: IdleObservation) -> bool:
-    """Whether the pool may count on it when another one ends: alive, ready by its agent, and with an engine that
-    reports.
+    """Whether the pool may count on it when another one ends: alive, ready according to its agent, and with an
+    engine that reports.
 
     It does not count when its agent was not asked or does not answer.
     """

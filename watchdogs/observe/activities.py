@@ -15,9 +15,9 @@ from gpufleet.domain.activity import Activity, ActivityKind, GroupActivities
 from gpufleet.domain.model import Group
 
 OVERLAP: Final = timedelta(hours=1)
-"""An activity is dated by its begin and may be reported later: a launch ends when its hook ends."""
+"""An activity has the time of its start and may be reported later: a launch ends when its hook ends."""
 LATE: Final = timedelta(minutes=2)
-"""How long after a wait without an answer to a resize the answer may still arrive."""
+"""A group may answer a resize this long after the pass stopped waiting for it."""
 
 
 class ActivitySource(Protocol):

@@ -32,8 +32,8 @@ def ended_why(
 ) -> ActivityKind:
     """The kind of an activity, corrected by other facts about its instance.
 
-    `lost`: it was under a notice of its cloud. `by_us`: by the ledger a watchdog ended it. `stated`: the reason in
-    its description; EC2 states the same reason for ends by a watchdog and by a person.
+    `lost`: it was under a notice of its cloud. `by_us`: according to the ledger, a watchdog ended it. `stated`: the
+    reason in its description; EC2 states the same reason for ends by a watchdog and by a person.
     """
     if lost and kind in _LOST_ANYWAY:
         return ActivityKind.PREEMPTED

@@ -27,7 +27,7 @@ HUNG_AFTER: Final = timedelta(minutes=15)
 
 
 def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
-    """Since when each instance has not been ready although it should be, by the notes of earlier passes."""
+    """Since when each instance has not been ready although it should be, according to the notes of earlier passes."""
     found: dict[str, datetime] = {}
     for past in actions:
         if past.reason is Reason.NOT_READY:

@@ -340,7 +340,7 @@ def _progresses(status: AgentStatus | None, boot: Boot | None) -> bool:
 
 
 def _since_when(status: AgentStatus | None, missed: datetime) -> datetime:
-    """Since when it is known not to be ready, by its agent or by the ledger."""
+    """Since when it is known not to be ready, according to its agent or the ledger."""
     known = status.phase_since if status is not None and status.phase is not Phase.READY else None
     return missed if known is None else min(missed, known)
 

@@ -232,7 +232,7 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
     if version != VERSION:
         raise DocumentError(
             source,
-            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older of both",),
+            (f"version: is {version!r}; this gpufleet reads version {VERSION}: upgrade the older one",),
         )
     try:
         # `agent_token` is in documents from before signed orders: a reference of a secret that is no longer used.

@@ -133,7 +133,7 @@ def test_interruption_credit_is_charged_at_the_end_of_the_run() -> None:
     assert usd(bill(facts, 0, 600)) == Decimal("0.06")
     (credit,) = bill(facts, 600, 601)
     assert (credit.kind, credit.start, credit.end) == (
-        ChargeKind.INTERRUPTED,
+        ChargeKind.PREEMPTED,
         credit.end,
         T0 + timedelta(seconds=600),
     )

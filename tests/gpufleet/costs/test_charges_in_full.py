@@ -133,7 +133,7 @@ ENDED = replace(RUN, ended_at=T0 + 0.5 * HOUR, end_exact=True)
 def test_preemption_within_the_free_time_is_credited_at_the_end() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED, reservation="x"))
     credit = row(
-        0.5, 0.5, "0.5", "-648", SPOT_PRICE, kind=ChargeKind.INTERRUPTED, reservation="x", on_demand=Decimal(-1296)
+        0.5, 0.5, "0.5", "-648", SPOT_PRICE, kind=ChargeKind.PREEMPTED, reservation="x", on_demand=Decimal(-1296)
     )
     same(bill(taken, 0.5, 1), credit)
     unknown = replace(credit, price=None, amount=None, on_demand=None)
@@ -164,7 +164,7 @@ def test_one_minute_is_charged_at_least_except_for_reserved_capacity() -> None:
 def test_end_of_a_run_belongs_to_the_window_that_starts_with_it() -> None:
     taken = facts(replace(ENDED, end_cause=EndCause.PREEMPTED))
     assert [charge.kind for charge in bill(taken, 0, 0.5)] == [ChargeKind.TIME]
-    assert [charge.kind for charge in bill(taken, 0.5, 0.51)] == [ChargeKind.INTERRUPTED]
+    assert [charge.kind for charge in bill(taken, 0.5, 0.51)] == [ChargeKind.PREEMPTED]
 
 
 def test_unused_declared_instances_are_charged() -> None:

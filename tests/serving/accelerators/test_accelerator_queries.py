@@ -91,7 +91,7 @@ def test_relabelling_names_the_metric_the_unit_and_what_its_0_proves(name: str) 
         pytest.param(
             'namespace="gpu-operator",pod="exporter",exported_namespace="ns",exported_pod="p"', "ns/p", id="renamed"
         ),
-        pytest.param('namespace="gpu-operator",exported_namespace="ns",pod="p"', "ns/p", id="one of both renamed"),
+        pytest.param('namespace="gpu-operator",exported_namespace="ns",pod="p"', "ns/p", id="one of the two renamed"),
         pytest.param('namespace="ns",pod="exporter",exported_pod="p"', "ns/p", id="the other one renamed"),
         pytest.param('container="c"', None, id="no tenant"),
     ],

@@ -106,7 +106,7 @@ def parse(name: str, text: str) -> Unit:
     def lines(key: str) -> tuple[Command, ...]:
         return tuple(_command(value) for value in values.get(("Service", key), []))
 
-    stop_s = span("Service", "TimeoutSec", 90.0)
+    timeout_s = span("Service", "TimeoutSec", 90.0)
     return Unit(
         name=name,
         type=last("Service", "Type", "simple"),
@@ -123,8 +123,8 @@ def parse(name: str, text: str) -> Unit:
         start_limit_interval_s=span("Unit", "StartLimitIntervalSec", 10.0),
         kill_mode=_kill_mode(name, last("Service", "KillMode", "control-group")),
         kill_signal=last("Service", "KillSignal", "SIGTERM"),
-        timeout_start_s=span("Service", "TimeoutStartSec", stop_s),
-        timeout_stop_s=span("Service", "TimeoutStopSec", stop_s),
+        timeout_start_s=span("Service", "TimeoutStartSec", timeout_s),
+        timeout_stop_s=span("Service", "TimeoutStopSec", timeout_s),
         remain_after_exit=last("Service", "RemainAfterExit", "no").lower() in ("yes", "true", "1", "on"),
         success_exit_status=word_list("Service", "SuccessExitStatus"),
         wanted_by=word_list("Install", "WantedBy"),

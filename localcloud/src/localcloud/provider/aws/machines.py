@@ -190,7 +190,7 @@ def _root_disk(cloud: Cloud, inputs: Properties) -> Properties:
     root = image.get("RootDeviceName") or _DEFAULT_ROOT
     mapped = {m["DeviceName"]: m.get("Ebs", {}) for m in image.get("BlockDeviceMappings", [])}
     shape = input_shape(cloud, "ec2", "RunInstances", "BlockDeviceMappings").members["Ebs"]
-    # EC2 takes the size of the image's root disk where none is given; the emulated one wants it said
+    # EC2 takes the size of the image's root disk where none is given; the emulated one requires the size
     size = {"VolumeSize": mapped.get(root, {}).get("VolumeSize") or _DEFAULT_ROOT_GIB}
     ebs = size | to_request({k: v for k, v in disk.items() if k != "tags"}, shape)
     return {"BlockDeviceMappings": [{"DeviceName": root, "Ebs": ebs}]}
