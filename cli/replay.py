@@ -285,7 +285,8 @@ def _policies(path: Path | None, *names: str) -> Watchdogs:
     try:
         given = Watchdogs.model_validate(entries)
     except ValidationError as error:
-        raise AppError(f"--policy {path}: {'; '.join(describe_problems(error))}", ErrorCode.WRONG_USE) from error
+        problems = "; ".join(describe_problems(error, Watchdogs))
+        raise AppError(f"--policy {path}: {problems}", ErrorCode.WRONG_USE) from error
     faults = [fault for name in names for fault in _unplayable(name, getattr(given, name))]
     if faults:
         raise AppError(f"--policy {path}: {'; '.join(faults)}", ErrorCode.WRONG_USE)

@@ -6,12 +6,16 @@ from typing import Final
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PATTERN: Final = re.compile(r"(\d{1,9})([smhd])")
+_TOO_LONG: Final = re.compile(r"\d{10,}[smhd]")
 
 
 def parse(text: str) -> timedelta:
     """Parse a duration: `30m` -> 30 minutes. Raises ValueError with the value and the format."""
     match = _PATTERN.fullmatch(text)
     if match is None:
+        if _TOO_LONG.fullmatch(text):
+            shown = text if len(text) <= 40 else f"{text[:37]}..."
+            raise ValueError(f"{shown!r} is too long: write at most 9 digits and s, m, h or d")
         raise ValueError(f"{text!r} is not a duration: write a whole number and s, m, h or d, such as 90s or 30m")
     return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 

@@ -15,32 +15,75 @@ from gpufleet.settings.document.fields import Duration, Strict
 from gpufleet.settings.document.money import Budget, Carbon, Commitments, PartBudget, PriceOverride
 from gpufleet.settings.document.orders import OrderKeys
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
+from gpufleet.settings.expected import text_form
 
 Count = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """A number of instances. The limit is above real fleets and below most typing errors."""
 Instances = Annotated[int, Field(ge=1, le=10_000, strict=True)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
-EnvironmentName = Annotated[str, Field(pattern=f"^({ENVIRONMENT_NAME})$")]
-PoolName = Annotated[str, Field(pattern=r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$")]
+EnvironmentName = Annotated[
+    str,
+    text_form(
+        f"^({ENVIRONMENT_NAME})$",
+        "up to 16 lowercase letters, digits and '-', beginning with a letter and not ending with '-'",
+    ),
+]
+PoolName = Annotated[
+    str,
+    text_form(
+        r"^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$",
+        "up to 20 lowercase letters, digits and '-', beginning with a letter and not ending with '-'",
+    ),
+]
 """Short, because both clouds' resource names extend it and are limited to 63 characters."""
-Owner = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+Owner = Annotated[
+    str,
+    text_form(r"^[a-z][a-z0-9_-]{0,62}$", "up to 63 lowercase letters, digits, '_' and '-', beginning with a letter"),
+]
 """Lower case, because it is a label value on Google Cloud."""
-Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$")]
-MachineType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]+$")]
-Image = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$")]
+Zone = Annotated[
+    str, text_form(r"^[a-z]+-[a-z]+(-[a-z]+)?-?\d+-?[a-z]$", "a zone such as us-east-1a or us-central1-a")
+]
+MachineType = Annotated[
+    str, text_form(r"^[a-z0-9][a-z0-9.-]+$", "a machine type such as g6e.xlarge or g2-standard-12")
+]
+Image = Annotated[
+    str,
+    text_form(
+        r"^[a-z0-9][a-z0-9./_:-]*@sha256:[0-9a-f]{64}$",
+        "an image pinned by digest: REGISTRY/NAME@sha256:… with 64 hexadecimal digits",
+    ),
+]
 """A container image, pinned by digest."""
-NonBlank = Annotated[str, Field(pattern=r"\S")]
+NonBlank = Annotated[str, text_form(r"\S", "text that is not blank")]
 """Text that is not blank."""
 MachineTypes = Annotated[tuple[MachineType, ...], Field(min_length=1)]
 Zones = Annotated[tuple[Zone, ...], Field(min_length=1)]
 Publisher = Annotated[
-    str, Field(pattern=r"^arn:aws:iam::\d{12}:(role|user)/[A-Za-z0-9_+=,.@/-][A-Za-z0-9_+=,.@/*-]*$")
+    str,
+    text_form(
+        r"^arn:aws:iam::\d{12}:(role|user)/[A-Za-z0-9_+=,.@/-][A-Za-z0-9_+=,.@/*-]*$",
+        "the ARN of a role or user, such as arn:aws:iam::111122223333:role/publisher",
+    ),
 ]
 """ARN of a role or user in one account; its name must not start with `*`."""
-SecretVariable = Annotated[str, Field(pattern=r"^GPUFLEET_[A-Z0-9_]{1,60}$")]
-SecretName = Annotated[str, Field(pattern=r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$")]
-GroupKey = Annotated[str, Field(pattern=r"^(on-demand|spot-[a-z0-9-]+)$")]
-GroupName = Annotated[str, Field(pattern=r"^[^:\s]([^:\n]{0,253}[^:\s])?$")]
+SecretVariable = Annotated[
+    str, text_form(r"^GPUFLEET_[A-Z0-9_]{1,60}$", "a variable whose name begins with GPUFLEET_")
+]
+SecretName = Annotated[
+    str,
+    text_form(
+        r"^/?[A-Za-z0-9_][A-Za-z0-9_./-]{0,500}$", "the name of a secret: letters, digits, '_', '.', '/' and '-'"
+    ),
+]
+GroupKey = Annotated[str, text_form(r"^(on-demand|spot-[a-z0-9-]+)$", "on-demand, or spot- and a zone")]
+GroupName = Annotated[
+    str,
+    text_form(
+        r"^[^:\s]([^:\n]{0,253}[^:\s])?$",
+        "the name of a group: up to 255 characters without ':', and no space at its ends",
+    ),
+]
 
 
 class MadeNetwork(Strict):
@@ -69,7 +112,13 @@ class GivenNetwork(Strict):
 class Bucket(Strict):
     """The bucket that stores models, node agents and the fleet document."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$")]
+    name: Annotated[
+        str,
+        text_form(
+            r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$",
+            "3 to 63 lowercase letters, digits and '-', with a letter or digit at both ends",
+        ),
+    ]
     existing: Annotated[bool, Field(strict=True)] = False
     """True: created outside this program and used unchanged. False: created by the program, and protected."""
     publishers: tuple[Publisher, ...] = ()
@@ -91,7 +140,7 @@ class ModelSettings(Strict):
 class Engine(Strict):
     """The inference engine of a pool: container image, arguments and environment variables."""
 
-    kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,30}$")] = "vllm"
+    kind: Annotated[str, text_form(r"^[a-z][a-z0-9_]{0,30}$", "the name of an engine, such as vllm")] = "vllm"
     """A name of `gpufleet engines list` that the fleet starts."""
     image: Image
     version: str | None = None
@@ -286,7 +335,7 @@ class ControlHostSettings(Strict):
     """Size of the volume for ledger and metrics; it outlives the machine."""
     routers: Positive = 1
     """1: on the control host. More: dedicated machines, each in its own zone, behind an internal load balancer."""
-    bundle: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    bundle: Annotated[str, text_form(r"^[0-9a-f]{64}$", "a sha256 digest: 64 hexadecimal digits")] | None = None
     """Digest of the machine's software, as `gpufleet bundle` prints it. Absent: the machine starts without software.
     A new digest here creates a new machine; `gpufleet upgrade` updates the running one."""
     secrets: dict[SecretVariable, SecretName] = Field(default_factory=dict[str, str])
@@ -296,7 +345,10 @@ class ControlHostSettings(Strict):
     """CIDRs that may send requests to the router; never the whole internet."""
 
 
-ResourceType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*:[A-Za-z0-9/_.-]*:[A-Za-z0-9]+$")]
+ResourceType = Annotated[
+    str,
+    text_form(r"^[a-z][a-z0-9-]*:[A-Za-z0-9/_.-]*:[A-Za-z0-9]+$", "a resource type such as aws:s3/bucketV2:BucketV2"),
+]
 """A Pulumi resource type, as in URNs: `aws:ec2/instance:Instance`."""
 
 

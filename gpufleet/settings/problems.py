@@ -1,16 +1,23 @@
 """Errors in settings, with path and value."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import date
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from gpufleet.domain.parsed import is_map
 from gpufleet.domain.secrets import find_secrets
+from gpufleet.settings.expected import expectation
 
 UNKNOWN_KEY: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 """Pydantic's error types for an unknown key of a model or a dataclass."""
-_UNIONS: Final = frozenset({"made", "given"})
-"""Tags of unions that pydantic adds to a path; they are not keys in a file."""
+_NO_KEYS: Final = frozenset({"made", "given", "[key]"})
+"""Tags of unions, and a mark of keys, that pydantic adds to a path; they are not keys in a file."""
 _LONGEST: Final = 200
 """Maximum characters of a shown message: it can quote a value of any length."""
 
@@ -32,7 +39,11 @@ class Problem:
             object.__setattr__(self, "value", f"<{kinds[0]}, not shown>")
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" (is {_short(self.value)})"
+        shown = ""
+        if self.value is not None:
+            got = _short(self.value)
+            is_open = self.wrong.startswith("expected ") and ", got " not in self.wrong
+            shown = f", got {got}" if is_open else f" (is {got})"
         return f"{self.path}: {self.wrong}{shown}{self.remedy and f'; {self.remedy}'}"
 
 
@@ -47,21 +58,63 @@ class SettingsError(ValueError):
         super().__init__(f"{source}: {count}{lines}")
 
 
-def from_validation(error: ValidationError, *root: str) -> list[Problem]:
-    """Convert a validation error of the value at the path `root` to problems: one per path."""
+def from_validation(error: ValidationError, *root: str, model: type[BaseModel] | None = None) -> list[Problem]:
+    """Convert a validation error of the value at the path `root` to problems: one per path.
+
+    `model`: the form of the whole file, whose names are suggested for an unknown one.
+    """
     found: dict[str, Problem] = {}
     for item in error.errors(include_url=False):
-        path = ".".join([*root, *(str(part) for part in item["loc"] if part not in _UNIONS)]) or "(document)"
+        path = ".".join([*root, *(str(part) for part in item["loc"] if part not in _NO_KEYS)]) or "(document)"
         if item["type"] == "too_short" and item["input"]:
             continue  # all items of a list are invalid: their own errors are clearer
         if item["type"] in UNKNOWN_KEY:
-            problem = Problem(path=path, wrong="is not a known setting", value=item["input"])
+            key = str(item["loc"][-1])
+            # a name that exists elsewhere is not known here
+            near = [] if model is None else get_close_matches(key, _names(model) - {key}, 1, 0.75)
+            remedy = f"did you mean {near[0]}?" if near else ""
+            problem = Problem(path=path, wrong="is not a known setting", value=item["input"], remedy=remedy)
         elif item["type"] == "missing":
             problem = Problem(path=path, wrong="is missing")
+        elif item["type"] == "union_tag_not_found":
+            problem = Problem(path=_tag_path(path, item), wrong="is missing")
         else:
-            problem = Problem(path=path, wrong=_sentence(item["msg"]), value=item["input"])
+            problem = _invalid(path, item)
         found.setdefault(path, problem)
     return list(found.values())
+
+
+@cache
+def _names(model: type[BaseModel]) -> frozenset[str]:
+    """Return the names of all fields of a model and of the models in it."""
+    found: set[str] = set()
+    left: list[Any] = [model.model_json_schema()]
+    while left:
+        one: Any = left.pop()
+        if is_map(one):
+            found |= {str(name) for name in one.get("properties", {})}
+            left += one.values()
+        elif isinstance(one, list):
+            left += cast(list[Any], one)
+    return frozenset(found)
+
+
+def _invalid(path: str, item: ErrorDetails) -> Problem:
+    value = item["input"]
+    if item["type"] == "union_tag_invalid":
+        path = _tag_path(path, item)
+        value = value[path.rpartition(".")[2]]
+    if (expected := expectation(item)) is not None:
+        return Problem(path=path, wrong=f"expected {expected}", value=value)
+    wrong = _sentence(item["msg"])
+    # a map is too long to show, and some sentences quote the value
+    is_shown = not isinstance(value, Mapping) and not (isinstance(value, str) and repr(value) in wrong)
+    return Problem(path=path, wrong=wrong, value=value if is_shown else None)
+
+
+def _tag_path(path: str, item: ErrorDetails) -> str:
+    """Return the path of the key that selects the form of a map, such as `network.kind`."""
+    return f"{path}.{str(item.get('ctx', {})['discriminator']).strip(chr(39))}"
 
 
 def _sentence(message: str) -> str:
@@ -70,5 +123,5 @@ def _sentence(message: str) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = str(value) if isinstance(value, date) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

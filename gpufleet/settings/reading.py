@@ -58,7 +58,9 @@ def read(config: Mapping[str, Any], source: str, stack: str | None = None) -> Se
     try:
         settings = Settings.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(source, (*problems, *_with_new_names(from_validation(error, KEY)))) from error
+        raise SettingsError(
+            source, (*problems, *_with_new_names(from_validation(error, KEY, model=Settings)))
+        ) from error
     if problems:
         raise SettingsError(source, problems)
     return settings

@@ -13,14 +13,24 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gpufleet.settings.document import DocumentError, describe_problems
+from gpufleet.settings.expected import text_form
 
 VERSION: Final = 1
 FILE_NAME: Final = "router.json"
 
-ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}$")]
-PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-ClassName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
-Salt = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ModelName = Annotated[
+    str,
+    text_form(
+        r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}$", "the name of a model: up to 128 letters, digits and . _ / : @ + -"
+    ),
+]
+PoolName = Annotated[
+    str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
+]
+ClassName = Annotated[
+    str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
+]
+Salt = Annotated[str, text_form(r"^[A-Za-z0-9._-]{1,64}$", "up to 64 letters, digits, '.', '_' and '-'")]
 
 
 def _network(value: str) -> str:
@@ -36,7 +46,11 @@ def _endpoint(value: str) -> str:
     return value
 
 
-Endpoint = Annotated[str, Field(pattern=r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$"), AfterValidator(_endpoint)]
+Endpoint = Annotated[
+    str,
+    text_form(r"^/v1/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+){0,4}$", "a path below /v1/, such as /v1/pooling"),
+    AfterValidator(_endpoint),
+]
 
 
 class Balance(StrEnum):
@@ -154,7 +168,7 @@ def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
     try:
         return RouterPolicy.model_validate(json.loads(text))
     except ValidationError as error:
-        raise DocumentError(source, describe_problems(error)) from error
+        raise DocumentError(source, describe_problems(error, RouterPolicy)) from error
     except (ValueError, RecursionError) as error:
         raise DocumentError(source, (f"is not valid JSON: {error}",)) from error
 

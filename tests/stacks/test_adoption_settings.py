@@ -28,8 +28,8 @@ def test_a_group_of_the_pool_is_accepted() -> None:
             f"{ADOPT}.spot-us-east-1a: is not a group of the pool (on-demand) (is 'inference'); correct the key",
             id="capacity that the pool does not buy",
         ),
-        pytest.param({"reserved-us-east-1a": "inference"}, "should match pattern", id="reserved"),
-        pytest.param({"on-demand": ""}, "should match pattern", id="no name"),
+        pytest.param({"reserved-us-east-1a": "inference"}, "expected on-demand, or spot- and a zone", id="reserved"),
+        pytest.param({"on-demand": ""}, "expected the name of a group", id="no name"),
     ],
 )
 def test_a_group_that_the_pool_does_not_have_is_refused(adopt: dict[str, str], message: str) -> None:

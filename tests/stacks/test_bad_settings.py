@@ -1,5 +1,8 @@
 """Invalid settings: each produces exactly the error line given here, and no line contains a secret."""
 
+import re
+from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ LMDEPLOY, DYNAMO = (
 )
 TRITON = {**LMDEPLOY, "kind": "triton", "version": "2.71.0"}
 GATE = {"machines.gate_image": "registry.example/haproxy@sha256:" + "a" * 64}
+NAME_FORM = "expected up to 20 lowercase letters, digits and '-', beginning with a letter and not ending with '-'"
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("spare above max", AWS, {"pools.0.spare": 50},
      "pools.0.spare: is above max 12 (is 50); lower it"),
@@ -120,13 +124,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.capacity.spot.machine_types.0: machine type 'dl1.24xlarge' has Intel Gaudi accelerators, which this "
      "project has no metrics contract for (is 'dl1.24xlarge'); choose a machine type of the catalogue"),
     ("weights NaN", AWS, {"models.0.weights_gib": float("nan")},
-     "models.0.weights_gib: input should be a finite number (is nan)"),
+     "models.0.weights_gib: expected a finite number, got nan"),
     ("weights inf", AWS, {"models.0.weights_gib": float("inf")},
-     "models.0.weights_gib: input should be a finite number (is inf)"),
+     "models.0.weights_gib: expected a finite number, got inf"),
     ("weights huge", AWS, {"models.0.weights_gib": 1e+300},
-     "models.0.weights_gib: input should be less than or equal to 10000 (is 1e+300)"),
+     "models.0.weights_gib: expected 10000 or less, got 1e+300"),
     ("max 100000", AWS, {"pools.0.max": 100000},
-     "pools.0.max: input should be less than or equal to 10000 (is 100000)"),
+     "pools.0.max: expected 10000 or less, got 100000"),
     ("disk_gib huge", AWS, {"machines.disk_gib": 1000000000},
      "machines.disk_gib: is larger than a disk can be (is 1000000000); write 65536 or less"),
     ("disk iops 100", AWS, {"machines.disk_iops": 100},
@@ -136,11 +140,11 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "machines.disk_mib_per_second: is outside the range of a gp3 volume, 125 to 2000 (is 5000); write a value "
      "in the range"),
     ("min bool", AWS, {"pools.0.min": True},
-     "pools.0.min: input should be a valid integer (is True)"),
+     "pools.0.min: expected a whole number, got True"),
     ("pools null", AWS, {"pools": None},
-     "pools: input should be a valid list"),
+     "pools: expected a list"),
     ("pools map", AWS, {"pools": {"chat": {}}},
-     "pools: input should be a valid list (is {'chat': {}})"),
+     "pools: expected a list, got {'chat': {}}"),
     ("region other cloud", AWS, {"/aws:region": "us-central1"},
      "/aws:region: is not a region of aws (is 'us-central1'); choose one of aws: this one is gcp's"),
     ("region gcp with aws", GCP, {"/gcp:region": "us-east-1"},
@@ -158,19 +162,19 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("unknown key other", AWS, {"/gpu-fleet:flet": {}},
      "/gpu-fleet:flet: is not a known setting; did you mean gpu-fleet:fleet?"),
     ("typo key", AWS, {"pols": []},
-     "pols: is not a known setting (is [])"),
+     "pols: is not a known setting (is []); did you mean pools?"),
     ("account wrong", AWS, {"account": "11112222333"},
      "account: is not an account of aws (is '11112222333'); write 12 digits, in quotes"),
     ("account arabic digits", AWS, {"account": "١١١١٢٢٢٢٣٣٣٣"},
      "account: is not an account of aws (is '١١١١٢٢٢٢٣٣٣٣'); write 12 digits, in quotes"),
     ("cyrillic pool", AWS, {"pools.0.name": "сhat"},
-     "pools.0.name: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$' (is 'сhat')"),
+     f"pools.0.name: {NAME_FORM}, got 'сhat'"),
     ("trailing newline pool", AWS, {"pools.0.name": "chat\n"},
-     "pools.0.name: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$' (is 'chat\\n')"),
+     f"pools.0.name: {NAME_FORM}, got 'chat\\n'"),
     ("trailing dash pool", AWS, {"pools.0.name": "chat-"},
-     "pools.0.name: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,18}[a-z0-9])$' (is 'chat-')"),
+     f"pools.0.name: {NAME_FORM}, got 'chat-'"),
     ("trailing dash env", AWS, {"environment": "prod-"},
-     "environment: string should match pattern '^([a-z]|[a-z][a-z0-9-]{0,14}[a-z0-9])$' (is 'prod-')"),
+     f"environment: {NAME_FORM.replace('20', '16')}, got 'prod-'"),
     ("bucket xn--", AWS, {"bucket.name": "xn--models"},
      "bucket.name: is a name that aws reserves (is 'xn--models'); choose another name"),
     ("bucket suffix", AWS, {"bucket.name": "models-s3alias"},
@@ -230,7 +234,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "example 90s"),
     ("drain deadline neg", AWS, {"pools.0.drain_deadline": "-5s"},
      "pools.0.drain_deadline: '-5s' is not a duration: write a whole number and s, m, h or d, such as 90s or "
-     "30m (is '-5s')"),
+     "30m"),
     ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
      "'100 days, 0:00:00'); write 119m or less"),
@@ -241,8 +245,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, such as 90s or "
      "30m (is 90)"),
     ("drain deadline huge", AWS, {"pools.0.drain_deadline": "99999999999999999d"},
-     "pools.0.drain_deadline: '99999999999999999d' is not a duration: write a whole number and s, m, h or d, "
-     "such as 90s or 30m (is '99999999999999999d')"),
+     "pools.0.drain_deadline: '99999999999999999d' is too long: write at most 9 digits and s, m, h or d"),
     ("idle window 0", AWS, {"pools.0.watchdogs.idle.window": "0s"},
      "pools.0.watchdogs.idle.window: must be above 0s (is '0s'); write the time for which an instance must be "
      "idle, for example 30m"),
@@ -252,33 +255,31 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.0.watchdogs.idle.window: is too short: the metrics of SGLang prove idleness over 1m or more (is "
      "'59s'); write 1m or more"),
     ("idle coverage 2", AWS, {"pools.0.watchdogs.idle.coverage": 2},
-     "pools.0.watchdogs.idle.coverage: input should be less than or equal to 1 (is 2)"),
+     "pools.0.watchdogs.idle.coverage: expected 1 or less, got 2"),
     ("idle coverage nan", AWS, {"pools.0.watchdogs.idle.coverage": float("nan")},
-     "pools.0.watchdogs.idle.coverage: input should be less than or equal to 1 (is nan)"),
+     "pools.0.watchdogs.idle.coverage: expected 1 or less, got nan"),
     ("waiting nan", AWS, {"pools.0.watchdogs.scale.waiting_per_replica_above": float("nan")},
-     "pools.0.watchdogs.scale.waiting_per_replica_above: input should be a finite number (is nan)"),
+     "pools.0.watchdogs.scale.waiting_per_replica_above: expected a finite number, got nan"),
     ("waiting inf", AWS, {"pools.0.watchdogs.scale.waiting_per_replica_above": float("inf")},
-     "pools.0.watchdogs.scale.waiting_per_replica_above: input should be a finite number (is inf)"),
+     "pools.0.watchdogs.scale.waiting_per_replica_above: expected a finite number, got inf"),
     ("price ceil", AWS, {"pools.0.watchdogs.spot.price_ceiling": "-1"},
      "pools.0.watchdogs.spot.price_ceiling: must be a finite number, 0 or more and below "
      "1,000,000,000,000 (is '-1')"),
     ("price ceil NaN", AWS, {"pools.0.watchdogs.spot.price_ceiling": "NaN"},
-     "pools.0.watchdogs.spot.price_ceiling: input should be a finite number (is 'NaN')"),
+     "pools.0.watchdogs.spot.price_ceiling: expected a finite number, got 'NaN'"),
     ("price ceil 100", AWS, {"pools.0.watchdogs.spot.price_ceiling": "100"},
      "pools.0.watchdogs.spot.price_ceiling: is above 1, the on-demand price; it is a share of that price (is "
      "'100'); write a share from 0 to 1, for example \"0.9\""),
     ("schedule tz", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "timezone": "Europe/Berln"}]},
      "pools.0.watchdogs.scale.schedule.0.timezone: 'Europe/Berln' is not a time zone: write a name such as "
-     "Europe/Berlin or UTC (is 'Europe/Berln')"),
+     "Europe/Berlin or UTC"),
     ("schedule 25:00", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "start": "25:00"}]},
-     "pools.0.watchdogs.scale.schedule.0.start: string should match pattern '^([01]\\d|2[0-3]):[0-5]\\d$' "
-     "(is '25:00')"),
+     "pools.0.watchdogs.scale.schedule.0.start: expected a time as HH:MM, from 00:00 to 23:59, got '25:00'"),
     ("schedule days none", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "days": []}]},
-     "pools.0.watchdogs.scale.schedule.0.days: list should have at least 1 item after validation, not 0 "
-     "(is [])"),
+     "pools.0.watchdogs.scale.schedule.0.days: expected at least 1 entry, got []"),
     ("schedule day bad", AWS, {"pools.0.watchdogs.scale.schedule": [{**HOURS, "days": ["monday"]}]},
-     "pools.0.watchdogs.scale.schedule.0.days.0: input should be 'mon', 'tue', 'wed', 'thu', 'fri', 'sat' "
-     "or 'sun' (is 'monday')"),
+     "pools.0.watchdogs.scale.schedule.0.days.0: expected 'mon', 'tue', 'wed', 'thu', 'fri', 'sat' or 'sun', "
+     "got 'monday'"),
     ("notify channel empty", AWS, {"notify.slack_channel": ""},
      "notify.slack_channel: is not a channel (is ''); write its name, for example #gpu-cost"),
     ("notify webhook secret", AWS, {"notify.slack_channel": WEBHOOK},
@@ -287,16 +288,15 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("budget exp", AWS, {"budget.usd_per_month": "1e400"},
      "budget.usd_per_month: must be a finite number, 0 or more and below 1,000,000,000,000 (is '1e400')"),
     ("budget nan", AWS, {"budget.usd_per_month": "NaN"},
-     "budget.usd_per_month: input should be a finite number (is 'NaN')"),
+     "budget.usd_per_month: expected a finite number, got 'NaN'"),
     ("budget neg", AWS, {"budget.usd_per_month": "-3"},
      "budget.usd_per_month: must be a finite number, 0 or more and below 1,000,000,000,000 (is '-3')"),
     ("budget comma", AWS, {"budget.usd_per_month": "24,000"},
-     "budget.usd_per_month: input should be a valid decimal (is '24,000')"),
+     "budget.usd_per_month: expected a number in quotes, such as \"0.25\", or a whole number, got '24,000'"),
     ("budget bool", AWS, {"budget.usd_per_month": True},
-     "budget.usd_per_month: decimal input should be an integer, float, string or Decimal object (is True)"),
+     "budget.usd_per_month: expected a number in quotes, such as \"0.25\", or a whole number, got True"),
     ("budgets both", AWS, {"budgets": [{"pool": "chat", "team": "x", "usd_per_month": "5"}]},
-     "budgets.0: name a pool or a team, and not both (is {'pool': 'chat', 'team': 'x', 'usd_per_month': "
-     "'5'})"),
+     "budgets.0: name a pool or a team, and not both"),
     ("budgets twice", AWS, {"budgets": [{"pool": "chat", "usd_per_month": "5"}] * 2},
      "budgets.1: is a second budget for the same pool or team (is 'chat'); remove one of them"),
     ("price sku unknown", AWS, {"prices": [{**PRICE, "sku": "aws:ec2:g6e.xlage:spot"}]},
@@ -312,8 +312,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "prices.0.source: is empty (is ''); write where the price is from: a list, a contract or an estimate"),
     ("commit block reservation unknown", AWS, {"commitments": {"blocks":
      [{**TERM, "ends": "2026-11-01T00:00:00Z", "reservation": "cr-1", "instances": 1, "upfront_usd": "5"}]}},
-     "commitments.blocks.0: ends 2026-11-01 00:00:00+00:00 is not after starts 2026-12-01 00:00:00+00:00 "
-     "(is {'starts': '2026-12-01T00:00:00Z', 'ends': '2026-11-01T00...)"),
+     "commitments.blocks.0: ends 2026-11-01 00:00:00+00:00 is not after starts 2026-12-01 00:00:00+00:00"),
     ("commit rates unk", AWS, {"commitments": {"spends":
      [{**TERM, "name": "n", "usd_per_hour": "5", "rates": {"g6e.xlage": "1"}}]}},
      "commitments.spends.0.rates.g6e.xlage: no aws machine type 'g6e.xlage' in the catalogue (is "
@@ -322,9 +321,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("grid factor with an empty source", AWS, {"carbon": {"grams_per_kwh": "379", "source": " "}},
      "carbon.source: is empty; write the list and the year that state the factor (is ' ')"),
     ("grid factor in milligrams", AWS, {"carbon": {"grams_per_kwh": "379000", "source": "a list"}},
-     "carbon.grams_per_kwh: input should be less than or equal to 3000 (is '379000')"),
+     "carbon.grams_per_kwh: expected 3000 or less, got '379000'"),
     ("PUE below 1", AWS, {"carbon": {"grams_per_kwh": "379", "source": "a list", "pue": "0.9"}},
-     "carbon.pue: input should be greater than or equal to 1 (is '0.9')"),
+     "carbon.pue: expected 1 or more, got '0.9'"),
     ("model source creds", AWS, {"models.0.source": "hf://user:pass@org/name"},
      "models.0.source: contains more than a location; remove user names, passwords and `..` from it"),
     ("model source dotdot", AWS, {"models.0.source": "s3://bucket/../x"},
@@ -363,9 +362,9 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.1.served_name: is also the served name of pool chat, which serves chat-8b, not chat-70b (is "
      "'chat-8b'); write another name, or serve the same model in both pools"),
     ("team_split cyc", AWS, {"pools.0.team_split": "nope"},
-     "pools.0.team_split: input should be 'engine-seconds' (is 'nope')"),
+     "pools.0.team_split: expected 'engine-seconds', got 'nope'"),
     ("engine typo", AWS, {"pools.0.engine.imge": "x"},
-     "pools.0.engine.imge: is not a known setting (is 'x')"),
+     "pools.0.engine.imge: is not a known setting (is 'x'); did you mean image?"),
     ("tp more than gpus", AWS, {"pools.0.engine.args": ["--tensor-parallel-size", "8"]},
      "pools.0.engine.args.0: splits the model over 8 GPUs, and g6e.xlarge has 1 (is '--tensor-parallel-size'); "
      "choose machine types with at least 8 GPUs, or split the model over fewer"),
@@ -394,22 +393,22 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "pools.1.capacity.reserved.0.existing: is already used by pool chat (is 'cr-0123456789abcdef0'); use each "
      "reservation in one pool"),
     ("ends time", AWS, {"pools.0.capacity.reserved.0.ends": "2027-01-01T10:00:00Z"},
-     "pools.0.capacity.reserved.0.ends: datetimes provided to dates should have zero time - e.g. be exact "
-     "dates (is '2027-01-01T10:00:00Z')"),
+     "pools.0.capacity.reserved.0.ends: expected a date as YYYY-MM-DD, for example 2027-06-01, "
+     "got '2027-01-01T10:00:00Z'"),
     ("cloud gcp in aws file", AWS, {"cloud": "gcp"},
      "cloud: is gcp, but the file sets aws:region (is 'gcp'); write cloud: aws, or start from a "
      "settings file for gcp"),
     ("cloud missing", AWS, {"cloud": REMOVED},
      "cloud: is missing"),
     ("cloud list", AWS, {"cloud": ["aws"]},
-     "cloud: input should be 'aws' or 'gcp' (is ['aws'])"),
+     "cloud: expected 'aws' or 'gcp', got ['aws']"),
     ("capacity typo", AWS, {"pools.0.capacity.ondemand": {}},
-     "pools.0.capacity.ondemand: is not a known setting (is {})"),
+     "pools.0.capacity.ondemand: is not a known setting (is {}); did you mean on_demand?"),
     ("engine key with newline", AWS, {"engine_key": "/gpu-fleet/prod/a\n"},
      "engine_key: is not the name of a secret of the environment (is '/gpu-fleet/prod/a\\n'); write the name of "
      "an SSM parameter of the environment, for example /gpu-fleet/prod/engine-key"),
     ("unknown setting deep near", AWS, {"pools.0.capacity.spot.machine_type": ["g6e.xlarge"]},
-     "pools.0.capacity.spot.machine_type: is not a known setting (is ['g6e.xlarge'])"),
+     "pools.0.capacity.spot.machine_type: is not a known setting (is ['g6e.xlarge']); did you mean machine_types?"),
     ("block that is over as it begins", AWS, {**P5, "pools.0.capacity.reserved.0.block": BLOCK},
      "pools.0.capacity.reserved.0.block.ends: leaves no time to serve: AWS begins to terminate instances 30 "
      "minutes before it (is '2026-12-01T11:45:00+00:00'); write both as the cloud shows them"),
@@ -485,3 +484,29 @@ def test_a_message_that_quotes_the_value_shows_no_secret_and_stays_short(value: 
 def test_all_form_errors_or_all_value_errors_are_reported_together(changes: dict[str, Any], paths: list[str]) -> None:
     found = [line.split(": ")[0].removeprefix(f"{FLEET}.") for line in problems(changed(AWS, changes))]
     assert sorted(found) == sorted(paths)
+
+
+def _paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    if path:
+        yield ".".join(path)
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in entries:
+        if "." not in str(key):
+            yield from _paths(one, (*path, str(key)))
+
+
+OF_A_LIBRARY = re.compile(
+    "nput should|instance of|valid dictionary|after validation|pydantic|match pattern|tuple|datetime\\."
+)
+
+
+@pytest.mark.parametrize("config", [AWS, GCP], ids=["aws", "gcp"])
+@pytest.mark.parametrize(
+    "value", [None, True, "sixty", "", -1, float("nan"), [1], {"x": 1}, date(2026, 11, 1)], ids=repr
+)
+def test_errors_are_never_in_the_words_of_a_library(config: dict[str, Any], value: Any) -> None:
+    shown: set[str] = set()
+    for path in _paths(config[FLEET]):
+        shown.update(problems(changed(config, {path: value})))
+    assert len(shown) > 50
+    assert [line for line in shown if OF_A_LIBRARY.search(line)] == []

@@ -8,7 +8,7 @@ from collections import Counter
 from decimal import Decimal
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, PrivateAttr, ValidationError, model_validator
 
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
@@ -29,6 +29,7 @@ from gpufleet.settings.document.money import (
 )
 from gpufleet.settings.document.orders import OrderKeys, is_of_environment, secret_names_begin
 from gpufleet.settings.document.watchdogs import OrphanRule, Watchdogs
+from gpufleet.settings.expected import text_form
 from gpufleet.settings.problems import from_validation
 
 VERSION: Final = 1
@@ -67,10 +68,14 @@ class Notify(Strict):
     """Slack notifications: channel, time of the daily digest, and the users who may keep an idle instance."""
 
     slack_channel: str
-    digest_at: Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")] = "08:00"
+    digest_at: Annotated[str, text_form(r"^([01]\d|2[0-3]):[0-5]\d$", "a time as HH:MM, from 00:00 to 23:59")] = (
+        "08:00"
+    )
     """When a day of `gpufleet report digest --daily` ends, in `timezone`."""
     timezone: TimeZone = "UTC"
-    keep_users: tuple[Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{2,20}$")], ...] = ()
+    keep_users: tuple[
+        Annotated[str, text_form(r"^[UW][A-Z0-9]{2,20}$", "the id of a Slack user, such as U0123ABCD")], ...
+    ] = ()
     """Slack ids of the users who may click *Keep* below an idle mark; empty: no buttons are shown."""
 
 
@@ -238,15 +243,15 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
         # `agent_token` is in documents from before signed orders: a reference of a secret that is no longer used.
         found = FleetDocument.model_validate({key: value for key, value in raw.items() if key != "agent_token"})
     except ValidationError as error:
-        raise DocumentError(source, describe_problems(error)) from error
+        raise DocumentError(source, describe_problems(error, FleetDocument)) from error
     # A writer of the bucket must not be able to direct the reader's database password to any server.
     found._of_bucket = source.startswith(_BUCKETS)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     return found
 
 
-def describe_problems(error: ValidationError) -> tuple[str, ...]:
-    """Return one line per problem: path, error, value (shortened)."""
-    return tuple(map(str, from_validation(error)))
+def describe_problems(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
+    """Return one line per problem of a file of this form: path, error, value (shortened)."""
+    return tuple(map(str, from_validation(error, model=model)))
 
 
 def render(document: FleetDocument) -> str:

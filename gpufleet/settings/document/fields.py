@@ -21,13 +21,14 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from gpufleet.domain import durations
+from gpufleet.settings.expected import text_form
 
 
 def _to_duration(value: Any) -> Any:
     # Pydantic would read a bare number as seconds; refuse it, like "90".
     if isinstance(value, timedelta):
         return value
-    return durations.parse(value if isinstance(value, str) else repr(value))
+    return durations.parse(value if isinstance(value, str) else str(value))
 
 
 def _exact(value: Any) -> Any:
@@ -62,7 +63,9 @@ ExactDecimal = Annotated[
 Share = Annotated[float, Field(ge=0, le=1)]
 ShareMoreThanZero = Annotated[float, Field(gt=0, le=1)]
 MoreThanZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")]
+Name = Annotated[
+    str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
+]
 
 
 class Strict(BaseModel):

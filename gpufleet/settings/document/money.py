@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from gpufleet.settings.document.fields import ExactDecimal, Strict
+from gpufleet.settings.expected import text_form
 
 
 class Unpriced(StrEnum):
@@ -88,7 +89,7 @@ class SharedEntry(Strict):
     """A resource other than GPU instances that costs money by the hour, such as NAT, disks or the control host."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
-    sku: Annotated[str, Field(pattern=r"^(aws|gcp):.+")]
+    sku: Annotated[str, text_form(r"^(aws|gcp):.+", "a sku such as aws:ec2:g6e.xlarge:spot")]
     units: ExactDecimal
     per: Literal["environment", "instance"] = "environment"
     """`environment`: split over the pools in proportion to `max`; `instance`: charged for each GPU instance."""

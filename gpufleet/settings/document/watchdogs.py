@@ -14,9 +14,10 @@ from gpufleet.domain.policies import (
     SpotPolicy,
 )
 from gpufleet.settings.document.fields import InPlace, MoreThanZero, Name, Share, ShareMoreThanZero, Strict, TimeZone
+from gpufleet.settings.expected import text_form
 
 _Count = Annotated[int, Field(ge=0)]
-_TimeOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d$")]
+_TimeOfDay = Annotated[str, text_form(r"^([01]\d|2[0-3]):[0-5]\d$", "a time as HH:MM, from 00:00 to 23:59")]
 _Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _Schedule = Annotated[
     ScheduleRule,

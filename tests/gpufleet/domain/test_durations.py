@@ -16,7 +16,7 @@ def test_durations_in_settings(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "90", "1.5h", "-5m", "5 m", "5M", "m", "1h30m", "9" * 10 + "s", "٣m\n"])
 def test_an_invalid_duration_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
+    with pytest.raises(ValueError, match="is not a duration|is too long"):
         durations.parse(text)
 
 

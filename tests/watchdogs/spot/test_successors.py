@@ -364,7 +364,7 @@ def test_a_fallback_costs_what_its_own_machines_cost() -> None:
 
 
 def test_limit_of_zero_is_refused() -> None:
-    with pytest.raises(DocumentError, match="kv_cache_above: input should be greater than 0"):
+    with pytest.raises(DocumentError, match="kv_cache_above: expected a number above 0"):
         document(watchdogs={"scale": {"kv_cache_above": 0}})
 
 
