@@ -102,6 +102,8 @@ def split_url(url: str) -> SplitResult:
 
 
 def _read(url: str) -> bytes:
+    if not url.strip():
+        raise AppError("--fleet: expected a file or a URL of a fleet document, got ''", ErrorCode.WRONG_USE)
     parts = split_url(url)
     if parts.scheme in ("", "file"):
         path = Path(parts.path if parts.scheme else url)
@@ -111,6 +113,8 @@ def _read(url: str) -> bytes:
             return path.read_bytes()
         except OSError as error:
             raise AppError(f"{url}: {error.strerror or error}") from error
+    if parts.scheme in {"s3", "gs"} and not parts.netloc:
+        raise AppError(f"{url}: the bucket is missing; write {parts.scheme}://BUCKET/KEY", ErrorCode.WRONG_USE)
     if parts.scheme == "s3":
         from gpufleet.clouds.aws.objects import read_object
     elif parts.scheme == "gs":

@@ -84,7 +84,9 @@ def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, f
     latencies = {pool.name: pool.objectives.latency_p99 for pool in document.pools}
     found = {pool: span.total_seconds() for pool, span in latencies.items() if span is not None}
     for text in given:
-        pool, _, span = text.partition("=")
+        pool, equals, span = text.partition("=")
+        if not equals:
+            raise AppError(f"--p99 {text}: expected POOL=TIME, for example chat=10s", ErrorCode.WRONG_USE)
         if pool not in pools:
             raise AppError(
                 f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", ErrorCode.WRONG_USE
@@ -93,4 +95,6 @@ def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, f
             found[pool] = parse_duration(span).total_seconds()
         except ValueError as error:
             raise AppError(f"--p99 {text}: {error}", ErrorCode.WRONG_USE) from error
+        if found[pool] <= 0:
+            raise AppError(f"--p99 {text}: expected a time above 0s", ErrorCode.WRONG_USE)
     return found

@@ -7,7 +7,6 @@ from typing import Final
 
 from gpufleet.console.exporter import QuotaUse
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.catalogue import UnknownMachineError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.findings import Finding
 from gpufleet.domain.model import Cloud, Instance
@@ -112,7 +111,7 @@ class QuotaMeter:
         self._asked = now
         try:
             self._known = self.limits(self.document, needs(self.document))
-        except (CloudError, UnknownMachineError) as error:
+        except CloudError as error:
             self._known = {}
             self._log_change(f"limits cannot be read: {error}")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import AppError
+from app.errors import AppError, ErrorCode
 from app.stated_names import check_environment, check_project, check_region
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
@@ -72,7 +72,7 @@ def bootstrap(
     if order_key is not None and not order_key.startswith(begin):
         raise AppError(f"--order-key {order_key}: the names of this environment's secrets begin with {begin}")
     if shared_project and project is None:
-        raise AppError("--shared-project is for Google Cloud: name its project with --project")
+        raise AppError("--shared-project is for Google Cloud: name its project with --project", ErrorCode.WRONG_USE)
     try:
         if project is None:
             plan = _on_aws(environment, region, order_key)

@@ -168,6 +168,8 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
     """
     if value is None and (reason is not None or span is not None or endless):
         raise AppError("--reason, --for and --until-resumed need a pool and a target: give both", ErrorCode.WRONG_USE)
+    if value is not None and reason is None:
+        raise AppError("--reason is missing: write why, every plan shows it", ErrorCode.WRONG_USE)
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
         raise AppError(f"{pool!r} is not a pool of these fleets", ErrorCode.WRONG_USE)

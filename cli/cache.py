@@ -118,6 +118,9 @@ def verify(
         for entry in _entries(cache)
         if name in (None, entry.name)
     ]
+    if name is not None and not found:
+        names = ", ".join(sorted({entry.name for entry in _entries(cache)})) or "none"
+        raise AppError(f"{name!r} is not in the cache {to}; models there: {names}", ErrorCode.WRONG_USE)
     if as_json:
         print_json(found)
     else:

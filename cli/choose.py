@@ -17,6 +17,7 @@ from cli.output import Exit, print_json
 from cli.size import EngineOption, Fp8Option, KvFp8Option, ModelArgument, check_engine
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.domain.regions import REGIONS
 from serving.sizing.choice import Option, SizingDemand
 from serving.sizing.model import Weights
 from serving.sizing.options import BITS, NEEDS_CHECKPOINT, NEEDS_DRAFT, Effect, ServingOption
@@ -89,6 +90,9 @@ def choose(
     source or price follow, with the reason. Exit code 3: no machine type meets the latency objectives.
     """
     check_engine(engine)
+    if region is not None and not any(region in REGIONS[one] for one in cloud or Cloud):
+        clouds = " or ".join(cloud or Cloud)
+        raise AppError(f"--region: {region!r} is not a known region of {clouds}", ErrorCode.WRONG_USE)
     traffic = Traffic(input_tokens=input_tokens, output_tokens=output_tokens, ttft_s=ttft, itl_s=itl)
     demand = SizingDemand(traffic=traffic, requests_per_s=rps, kv_fp8=kv_fp8, weights_fp8=fp8)
     serving = _serving(option or (), draft_model)

@@ -116,9 +116,10 @@ def _read(path: Path) -> str:
 def _token(path: Path | None) -> str:
     token = _read(path) if path else os.environ.get(TOKEN, "")
     if len(token) < _SHORTEST:
+        found = f"{path or TOKEN} has {len(token)}" if token else "found none"
         raise AppError(
-            f"the console needs an access token of at least {_SHORTEST} characters: give --token-file or set {TOKEN};"
-            " create one with `openssl rand -hex 24`",
+            f"the console needs an access token of at least {_SHORTEST} characters, {found}: give --token-file or set"
+            f" {TOKEN}; create one with `openssl rand -hex 24`",
             ErrorCode.WRONG_USE,
         )
     return token

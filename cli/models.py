@@ -13,7 +13,7 @@ from app.models import ModelRegistry
 from app.stores import open_place
 from cli.models_rollout import BucketOption, NameOption, rollback, rollout
 from cli.options import JsonOption
-from cli.output import STDERR, STDOUT, print_json
+from cli.output import STDERR, STDOUT, note, print_json
 from serving.cache import approval, publish
 from serving.cache.approval import Approval
 from serving.cache.manifest import Manifest, ManifestError, describe
@@ -83,6 +83,8 @@ def add(
 def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
     """List the models of the bucket, each with its number of revisions and its served revision."""
     place = open_place(bucket)
+    if not place.is_bucket and not Path(bucket.removeprefix("file://")).expanduser().is_dir():
+        raise AppError(f"{bucket}: is not a folder; check --bucket")
     try:
         names = place.listing.folders(place.key("models"))
     except OSError as error:
@@ -91,6 +93,8 @@ def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        note(f"{bucket}: no models")
     for row in rows:
         served = f"serves {row['served'][:12]} ({row['revision']})" if row["served"] else "serves nothing"
         STDOUT.print(f"{row['model']}  {row['revisions']} revisions  {served}", highlight=False, markup=False)

@@ -7,7 +7,8 @@ import typer
 from app.errors import AppError, ErrorCode
 from app.fleets import load_one
 from app.model_rollouts import change_pools, wait
-from app.models import ModelRegistry
+from app.models import ModelRegistry, check_name
+from app.stated_names import check_environment
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
@@ -20,7 +21,9 @@ BucketOption = Annotated[
         envvar="GPUFLEET_BUCKET",
     ),
 ]
-NameOption = Annotated[str, typer.Option("--name", help="Name of the model: its files are in models/<name>.")]
+NameOption = Annotated[
+    str, typer.Option("--name", callback=check_name, help="Name of the model: its files are in models/<name>.")
+]
 LimitOption = Annotated[
     str, typer.Option("--limit", help="Longest time for the change of one instance, for example 30m.")
 ]
@@ -105,6 +108,8 @@ class _RolloutOptions:
             self.limit = durations.parse(limit)
         except ValueError as error:
             raise AppError(f"--limit: {error}", ErrorCode.WRONG_USE) from error
+        if environment is not None:
+            check_environment(environment, "--environment")
         self.documents = [load_one(url) for url in fleets or []]
         self.environment, self.as_json, self.direct = environment, as_json, direct
 

@@ -9,6 +9,7 @@ from app import logs, monitoring_files, targets
 from app.errors import AppError, ErrorCode
 from app.fleets import load, one_url
 from app.monitoring_files import Addresses
+from cli.addresses import host_and_port
 from cli.monitoring_check import check
 from cli.options import FleetOption
 from cli.output import STDERR
@@ -82,6 +83,10 @@ def render(
         )
     if router and find_routers:
         raise AppError("--router and --find-routers: give one of them", ErrorCode.WRONG_USE)
+    for option, text in (("--console", console), ("--daemon", daemon), ("--alertmanager", manager)):
+        host_and_port(option, text, "127.0.0.1:9090")
+    for text in router or ():
+        host_and_port("--router", text, "127.0.0.1:8404")
     addresses = Addresses(
         console=console,
         daemon=daemon,

@@ -161,7 +161,8 @@ def waste(
     """Report money that was spent without serving requests, with a remedy for each cause."""
 
     def lines(found: digests.Digest) -> list[str]:
-        return digests.waste_lines(found.waste, most=1_000) or ["nothing was wasted"]
+        without = "no cost is recorded" if found.report.total.allocation == 0 else "nothing was wasted"
+        return digests.waste_lines(found.waste, most=1_000) or [without]
 
     _lines("waste", (fleet, since, until, tz, as_json, post, allow_unpriced), lines)
 
@@ -254,7 +255,8 @@ def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest]
         print_json([reports.digest_json(one) for _, one in found])
     else:
         for _, one in found:
-            write_text("\n".join([title(one.report), "", *lines(one)]) + "\n", None)
+            warnings = [f"! {text}" for text in one.report.notes]
+            write_text("\n".join([title(one.report), "", *lines(one), *warnings]) + "\n", None)
     if post:
         _all_sent(_post(document, window, name, lambda _, one=one: "\n".join(lines(one))) for document, one in found)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.table import Table
 
 from app import logs
@@ -20,7 +21,7 @@ from cli.options import FeedOption, FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, print_json
 from cli.signals import on_signals
 from gpufleet.domain.durations import parse as parse_duration
-from gpufleet.settings.document import FleetDocument
+from gpufleet.settings.document import FleetDocument, describe_problems
 from serving.router import maps
 from serving.router.controller import Controller, RouterBusyError, exclusive_state
 from serving.router.policy import Canary, RouterPolicy
@@ -38,7 +39,8 @@ KeysOption = Annotated[
     Path | None,
     typer.Option(
         "--keys",
-        help="File of API keys, one a line: SHA256 NAME [class=] [per-10s=] [models=]. Default: accept all clients.",
+        help="File of API keys, one a line: SHA256 NAME [class=] [per-10s=] [models=]. Requests "
+        "without a key are refused only with require_key in router.json. Default: accept all clients.",
     ),
 ]
 BufferOption = Annotated[
@@ -174,6 +176,8 @@ def canary(
     document, policy = _read(source)
     rules = policy.model(model)
     if percent is None:
+        if salt is not None or pool is not None or apply:
+            raise AppError("--salt, --pool and --apply need a percentage", ErrorCode.WRONG_USE)
         now = rules.canary
         STDOUT.print(
             f"{model}: {now.percent:g} % of users to {now.pool} (salt {now.salt})" if now else f"{model}: none"
@@ -208,11 +212,15 @@ def status(
         raise AppError(
             f"{path}: cannot read the status of the router ({error}); check that `gpufleet router run` is running"
         ) from error
+    try:
+        problems = list(known["problems"])
+        if not as_json:
+            _print_status(known)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise AppError(f"{path}: is not the status of a router: delete it and start `gpufleet router run`") from error
     if as_json:
         print_json(known)
-    else:
-        _print_status(known)
-    raise typer.Exit(Exit.FOUND if known["problems"] else Exit.DONE)
+    raise typer.Exit(Exit.FOUND if problems else Exit.DONE)
 
 
 def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any) -> RouterPolicy:
@@ -222,8 +230,10 @@ def _checked(policy: RouterPolicy, model: str, kind: type[Canary], **values: Any
         return RouterPolicy.model_validate(
             policy.model_dump() | {"models": {k: v.model_dump() for k, v in models.items()}}
         )
-    except ValueError as error:
-        raise AppError(f"the canary is not valid: {error}", ErrorCode.WRONG_USE) from error
+    except ValidationError as error:
+        raise AppError(
+            f"the canary is not valid: {'; '.join(describe_problems(error, RouterPolicy))}", ErrorCode.WRONG_USE
+        ) from error
 
 
 def _read(source: LiveFleet) -> tuple[FleetDocument, RouterPolicy]:

@@ -11,7 +11,7 @@ import typer
 from rich.live import Live
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.errors import AppError
+from app.errors import AppError, ErrorCode
 from app.fleet_view import Costs, Watched
 from app.fleets import load
 from app.ledgers import ledger_name
@@ -40,7 +40,13 @@ def top(
 
     The last line of the screen lists the keys.
     """
-    fleets = [Watched(document, Costs.NONE) for document in load(fleet)]
+    documents = load(fleet)
+    names = sorted({entry.name for document in documents for entry in document.pools})
+    if pool and pool not in names:
+        raise AppError(
+            f"--pool {pool}: is not a pool of these fleets; expected one of {', '.join(names)}", ErrorCode.WRONG_USE
+        )
+    fleets = [Watched(document, Costs.NONE) for document in documents]
     screen = Screen(sort=sort, pool=pool)
     if once or not (STDOUT.is_terminal and sys.stdin.isatty()):
         views = [watched.look() for watched in fleets]

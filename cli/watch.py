@@ -12,7 +12,7 @@ from app.passes import IDLE, SCALE, SPOT, Options, kinds
 from app.unmanaged import SearchScope
 from cli import watch_unmanaged
 from cli.options import AcceptOption, ApplyOption, FleetOption, JsonOption, QuietOption
-from cli.output import STDOUT, Exit, print_json
+from cli.output import STDOUT, Exit, note, print_json
 from cli.watch_pass import over_fleets, readable, show_of
 from gpufleet.domain.decisions import Past
 from gpufleet.ledger import decisions
@@ -110,10 +110,12 @@ def why(
             growths.append(growth_of(document, engine, resource, past, datetime.now(UTC)))
     if as_json:
         print_json({"growth": [one.as_json() for one in growths], "decisions": rows} if growths else rows)
-    if not rows:
+    if not rows and not growths:
         raise AppError(f"no decision about {resource!r} is recorded: only passes with --apply record decisions")
     if as_json:
         return
+    if not rows:
+        note(f"no decision about {resource!r} is recorded: only passes with --apply record decisions")
     for row in rows:
         _print(row, resource)
     for growth in growths:  # at the end of a long output, where the user sees it first

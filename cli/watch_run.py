@@ -1,5 +1,6 @@
 """`gpufleet watch run`: the daemon. It runs all watchdogs of some fleets repeatedly until it is stopped."""
 
+import errno
 import os
 import threading
 import traceback
@@ -182,9 +183,12 @@ def _serve(listen: str, page: Page) -> HttpServer:
     try:
         return serve(page, host, port)
     except OSError as error:
-        raise AppError(
-            f"--listen {listen}: {error.strerror or error}; check whether another daemon is running"
-        ) from error
+        remedy = (
+            "write an address of this machine"
+            if error.errno == errno.EADDRNOTAVAIL
+            else "check whether another daemon is running"
+        )
+        raise AppError(f"--listen {listen}: {error.strerror or error}; {remedy}") from error
 
 
 def _spans(given: Sequence[str]) -> dict[str, timedelta]:

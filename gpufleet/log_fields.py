@@ -86,7 +86,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "library": "a warning or an error of a library",
     "message": "a message for people of a command that has no code of its own",
     "command": "a command failed or was interrupted",
-    "setting": "a variable of the environment has no valid value and is ignored",
+    "setting": "a variable of the environment has no valid value and is ignored (commands refuse it)",
     # Passes.
     "pass": "a pass ended, one line each: `done`, `nothing_to_do`, `skipped` (another pass is running), `incomplete` "
     "or `failed`",

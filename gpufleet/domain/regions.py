@@ -102,4 +102,4 @@ def hint(cloud: Cloud, region: str) -> str:
     if other is not None:
         return f"choose one of {cloud}: this one is {other}'s"
     found = get_close_matches(region, sorted(REGIONS[cloud]), n=3, cutoff=0.7)
-    return f"did you mean {' or '.join(found)}?" if found else f"choose one as {min(REGIONS[cloud])}"
+    return f"did you mean {' or '.join(found)}?" if found else f"choose one such as {min(REGIONS[cloud])}"

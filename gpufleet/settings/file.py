@@ -28,14 +28,27 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise FileError(f"{path}: {error.strerror or error}") from error
     except RecursionError as error:
         raise FileError(f"{path}: is nested too deep to be a settings file") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{path}: is not text in UTF-8") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date, or a number with thousands of digits
-        raise FileError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+        raise FileError(f"{path}{_where(error)}") from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
         problem = "is empty" if raw is None else f"must be a map, is {type(raw).__name__}"
         problem = "has no config: map" if is_map(raw) else problem
         raise FileError(f"{path}: {problem}; write it as stacks/config/Pulumi.aws-local.yaml shows")
     return config
+
+
+def _where(error: Exception) -> str:
+    """Return the line, column and reason of a YAML error."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f": is not YAML: {' '.join(str(error).split())}"
+    mark, tab = error.problem_mark, "'\\t'"
+    problem = " ".join(filter(None, (error.context, error.problem)))
+    if tab in problem:
+        problem = "a tab; indent with spaces"
+    return f", line {mark.line + 1}, column {mark.column + 1}: is not YAML: {problem}"
 
 
 def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:

@@ -74,10 +74,7 @@ def uses(cloud: Cloud, instances: Iterable[Instance]) -> tuple[QuotaUsage, ...]:
     for instance in instances:
         if not instance.alive:
             continue
-        try:
-            quota, unit, each, _ = _largest_use(cloud, (instance.machine_type,), instance.capacity_type)
-        except catalogue.UnknownMachineError:
-            continue
+        quota, unit, each, _ = _largest_use(cloud, (instance.machine_type,), instance.capacity_type)
         if quota is not None:
             found[quota, unit] = found.get((quota, unit), 0) + each
     return tuple(QuotaUsage(quota=quota, unit=unit, used=used) for (quota, unit), used in sorted(found.items()))
@@ -98,12 +95,18 @@ def _most(pool: Pool) -> Iterable[tuple[GroupEntry, int]]:
 
 
 def _largest_use(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tuple[str | None, str, int, str]:
-    """Return the quota, its unit, the maximum use by one instance of these machine types, and a label."""
+    """Return the quota, its unit, the maximum use by one instance of these machine types, and a label.
+
+    The quota of types that the catalogue does not contain is unknown.
+    """
     # Flex-start uses the preemptible quota although it is not spot (Google's documentation).
     spot = kind in (CapacityType.SPOT, CapacityType.FLEX_START)
     if kind is CapacityType.RESERVED:
         kind = CapacityType.ON_DEMAND
-    chosen = max((catalogue.machine(cloud, name) for name in names), key=lambda m: (m.vcpus, m.gpu_count))
+    known = [machine for machine in catalogue.machines(cloud) if machine.name in names]
+    if not known:
+        return None, "instances", 1, f"{names[0]} {kind}"
+    chosen = max(known, key=lambda m: (m.vcpus, m.gpu_count))
     label = f"{chosen.name} {kind}"
     if cloud is Cloud.AWS:
         return AWS_CODES.get((_family(chosen.name), spot)), "vCPUs", chosen.vcpus, label

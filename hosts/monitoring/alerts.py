@@ -138,7 +138,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"{xid} > 0 or {errors}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"A GPU of {_INSTANCE} ({_POOL}) reports XID or uncorrectable memory errors",
+            summary=f"A GPU of {_INSTANCE} ({_POOL}) reports errors: XID, uncorrectable memory, or unhealthy",
         ),
         Alert(
             name="GpuGone",

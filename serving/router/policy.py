@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from gpufleet.domain.parsed import json_problem
 from gpufleet.settings.document import DocumentError, describe_problems
 from gpufleet.settings.expected import text_form
 
@@ -170,7 +171,7 @@ def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error, RouterPolicy)) from error
     except (ValueError, RecursionError) as error:
-        raise DocumentError(source, (f"is not valid JSON: {error}",)) from error
+        raise DocumentError(source, (json_problem(text, error),)) from error
 
 
 def render_policy(policy: RouterPolicy) -> str:

@@ -94,7 +94,8 @@ class RouterSources:
             inputs = replace(inputs, keys=self._fleet.keys())
             self._note("keys", "")
         except (OSError, ValueError) as error:
-            self._note("keys", f"API keys: {error}; keeping the last valid ones")
+            rest = "keeping the last valid ones" if inputs.keys else "no key is known"
+            self._note("keys", f"API keys: {error}; {rest}")
         return inputs
 
     def keep(self, inputs: RouterInputs) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from gpufleet.domain.parsed import json_problem
+
 UNKNOWN: Final = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """The placeholder that the engine writes for a value that is known only after `pulumi up`."""
 
@@ -52,7 +54,7 @@ def parse(text: str | bytes) -> Preview:
         raw: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PreviewError(
-            f"the preview is not valid JSON: {error}; create it with `pulumi preview --json --show-sames`"
+            f"the preview {json_problem(text, error)}; create it with `pulumi preview --json --show-sames`"
         ) from error
     digest = as_map(raw)
     if "steps" not in digest:

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, Field, PrivateAttr, ValidationErr
 from gpufleet.domain.boots import BOOT_LIMIT
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.domain.ownership import OwnedGroup
-from gpufleet.domain.parsed import is_map
+from gpufleet.domain.parsed import is_map, json_problem
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.settings.document.alerts import AlertsEntry
 from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
@@ -230,10 +230,12 @@ def parse(text: str | bytes, source: str) -> FleetDocument:
     try:
         raw: object = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
-        raise DocumentError(source, (f"is not JSON: {error}",)) from error
+        raise DocumentError(source, (json_problem(text, error),)) from error
     if not is_map(raw):
-        raise DocumentError(source, (f"must be a JSON object, is {type(raw).__name__}",))
-    version = raw.get("version")
+        raise DocumentError(source, ("must be a JSON object",))
+    if "version" not in raw:
+        raise DocumentError(source, ("version: is missing: this is not a fleet document",))
+    version = raw["version"]
     if version != VERSION:
         raise DocumentError(
             source,

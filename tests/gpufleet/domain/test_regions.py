@@ -23,7 +23,7 @@ def test_regions_of_google_have_prices() -> None:
     [
         pytest.param(Cloud.AWS, "us-east1", "choose one of aws: this one is gcp's", id="of the other cloud"),
         pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="a typing error"),
-        pytest.param(Cloud.GCP, "moon", "choose one as africa-south1", id="nothing similar"),
+        pytest.param(Cloud.GCP, "moon", "choose one such as africa-south1", id="nothing similar"),
     ],
 )
 def test_similar_regions_are_suggested(cloud: Cloud, region: str, text: str) -> None:
