@@ -49,9 +49,14 @@ def present_ledger_of(document: FleetDocument) -> Engine:
     """The fleet's ledger, which must exist: a verification or a copy of an empty one would be misleading. Raises
     AppError.
     """
+    check_present(document)
+    return open_ledger_of(document)
+
+
+def check_present(document: FleetDocument) -> None:
+    """Raise AppError if the fleet's ledger is a file that is not on this machine."""
     if (reason := not_here(document)) is not None:
         raise AppError(f"{reason}: run this where the watchdogs run (the control host)")
-    return open_ledger_of(document)
 
 
 def not_here(document: FleetDocument) -> str | None:

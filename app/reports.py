@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from app.errors import AppError
-from app.ledgers import ledger_errors, ledger_name, present_ledger_of
+from app.ledgers import ledger_errors, ledger_name, read_ledger_of
 from app.price_inputs import declared_of, overrides_of
 from app.references import references_of
 from app.token_methods import token_method
@@ -75,7 +75,7 @@ def cost(document: FleetDocument, window: Window, allow_unpriced: bool) -> Repor
 def costs(document: FleetDocument, windows: Sequence[Window], allow_unpriced: bool) -> Iterator[Report]:
     """The cost report of each window. Raises AppError for a missing price."""
     with _explained(document):
-        query = query_of(document, present_ledger_of(document))
+        query = query_of(document, read_ledger_of(document))
         query.read([(window.since, window.until) for window in windows])
         for window in windows:
             yield _report(document, query, scope_of(document, window, allow_unpriced))
@@ -107,7 +107,7 @@ def with_facts(
 ) -> tuple[Digest, LedgerFacts, PriceBook]:
     """The digest with the facts for its charts. Raises AppError for a missing price."""
     with _explained(document):
-        engine = present_ledger_of(document)
+        engine = read_ledger_of(document)
         query = query_of(document, engine)
         month = forecast.month(window.until, window.timezone, query.begun)
         length = window.until - window.since

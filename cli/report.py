@@ -124,7 +124,7 @@ def cost(
 ) -> None:
     """Report the cost of a window and USD per million tokens, by pool, model and capacity type."""
     window = parse_window(since, until, tz, datetime.now(UTC))
-    documents = load(fleet)
+    documents = _with_ledger(fleet)
     form = Format.JSON if as_json else form
     if form is Format.TABLE:
         text = "\n\n".join(as_text(_cost(d, window, allow_unpriced), by) for d in documents)
@@ -198,7 +198,7 @@ def digest(
     """Report a day on one page: cost with its trend, largest waste, savings, forecast and budget."""
     now = datetime.now(UTC)
     window = parse_window(since, until, tz, now)
-    documents = [document for document in load(fleet) if not quiet or document.notify is not None]
+    documents = [document for document in _with_ledger(fleet) if not quiet or document.notify is not None]
     windows = [(document, _day_of(document, now) if daily else window) for document in documents]
     if quiet:
         windows = [(document, span) for document, span in windows if not _was_posted(document, span)]
@@ -231,6 +231,14 @@ def _post_digest(
     return _send(document, key, message, replace(files, key=f"{key}/files"))
 
 
+def _with_ledger(fleet: list[str] | None) -> list[FleetDocument]:
+    """The fleets. Raises AppError for one whose ledger is not on this machine: its costs are unknown, not 0."""
+    documents = load(fleet)
+    for document in documents:
+        ledgers.check_present(document)
+    return documents
+
+
 def _day_of(document: FleetDocument, now: datetime) -> Window:
     if document.notify is None:
         raise AppError(
@@ -249,7 +257,7 @@ def _was_posted(document: FleetDocument, span: Window) -> bool:
 def _lines(name: str, options: tuple[Any, ...], lines: Callable[[digests.Digest], list[str]]) -> None:
     fleet, since, until, tz, as_json, post, allow_unpriced = options
     window = parse_window(since, until, tz, datetime.now(UTC))
-    documents = load(fleet)
+    documents = _with_ledger(fleet)
     found = [(document, reports.digest(document, window, allow_unpriced)) for document in documents]
     if as_json:
         print_json([reports.digest_json(one) for _, one in found])

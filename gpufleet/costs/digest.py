@@ -165,7 +165,7 @@ def savings_lines(found: Savings) -> list[str]:
     if len(found.stops) > MOST_ROWS:
         lines.append(f"    and {len(found.stops) - MOST_ROWS} more")
     fallback = f"{_least(bool(found.unpriced_fallback))}{render.dollars(found.fallback, step)} USD"
-    sign = "" if found.fallback == 0 else "−"
+    sign = "" if found.fallback == 0 and not found.unpriced_fallback else "−"
     lines.append(f"{sign}{fallback}  cost of on-demand that replaced spot{_no_price(found.unpriced_fallback)}")
     return lines
 

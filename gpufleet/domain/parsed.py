@@ -16,7 +16,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def json_problem(text: str | bytes, error: Exception) -> str:
-    """Return why a text is not JSON, in words: empty, cut off, or wrong at a place."""
+    """Return why a text is not JSON: it is empty, is cut off, or is wrong at a place."""
     if not text.strip():
         return "is empty"
     if not isinstance(error, json.JSONDecodeError):

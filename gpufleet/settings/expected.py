@@ -1,4 +1,4 @@
-"""What a setting must be, in words, for each kind of validation error of pydantic."""
+"""Describes what a setting must be, for each kind of validation error of pydantic."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,14 +7,14 @@ from pydantic import Field
 from pydantic_core import ErrorDetails
 
 _FORMS: Final[dict[str, str]] = {}
-"""Regular expression of a text -> its form in words."""
+"""Regular expression of a text -> the description of its form."""
 
 _WHOLE: Final = "a whole number"
 _NUMBER: Final = "a number"
 _MONEY: Final = 'a number in quotes, such as "0.25", or a whole number'
 _DATE: Final = "a date as YYYY-MM-DD, for example 2027-06-01"
 _TIME: Final = "a time with its offset, for example 2026-12-01T11:30:00Z"
-_WORDS: Final[Mapping[str, str]] = {
+_EXPECTED: Final[Mapping[str, str]] = {
     "int_type": _WHOLE,
     "int_parsing": _WHOLE,
     "int_parsing_size": _WHOLE,
@@ -54,14 +54,14 @@ _WORDS: Final[Mapping[str, str]] = {
 """Pydantic's kind of error -> the expectation; braces are filled from the error's context."""
 
 
-def text_form(pattern: str, words: str) -> Any:
-    """Return the metadata of a text field with this regular expression. Errors describe it by `words`."""
-    _FORMS[pattern] = words
+def text_form(pattern: str, description: str) -> Any:
+    """Return the metadata of a text field with this regular expression. Errors describe it by `description`."""
+    _FORMS[pattern] = description
     return Field(pattern=pattern)
 
 
 def forms() -> Mapping[str, str]:
-    """Return the described regular expressions and their words."""
+    """Return the described regular expressions and their descriptions."""
     return dict(_FORMS)
 
 
@@ -75,7 +75,7 @@ def expectation(error: ErrorDetails) -> str | None:
         limit = context["min_length" if kind == "too_short" else "max_length"]
         entries = "1 entry" if limit == 1 else f"{limit} entries"
         return f"at {'least' if kind == 'too_short' else 'most'} {entries}"
-    found = _WORDS.get(kind)
+    found = _EXPECTED.get(kind)
     if found is None:
         return None
     return found.format_map(

@@ -90,7 +90,7 @@ def test_wrong_use_of_a_fleet_is_named(fleet: Path, tmp_path: Path, arguments: l
         pytest.param('{"version": "1"}', "version: is '1'; this gpufleet reads version 1", id="text as version"),
     ],
 )
-def test_a_file_that_is_no_fleet_document_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_fleet_document_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "fleet.json"
     file.write_text(text)
     with pytest.raises(AppError, match=f"fleet.json: {message}"):
@@ -98,7 +98,7 @@ def test_a_file_that_is_no_fleet_document_is_named(tmp_path: Path, text: str, me
 
 
 @pytest.mark.parametrize("text", ['{"status": 1}', "[]", '{"problems": 3}', "{", ""])
-def test_a_file_that_is_no_status_of_a_router_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_status_of_a_router_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "status.json").write_text(text)
     with pytest.raises(AppError, match=r"status\.json: (is not the status of a router|cannot read)"):
         run("router", "status", "--state", tmp_path)

@@ -232,7 +232,9 @@ def test_window_before_the_ledger_is_empty_and_reports_it(fleet: Path) -> None:
 
 
 def test_empty_ledger_names_the_command_that_fills_it(tmp_path: Path) -> None:
-    found = read_json("cost", "--fleet", document(tmp_path, pools=[]), "--since", "1d")
+    file = document(tmp_path, pools=[])
+    open_ledger(json.loads(file.read_text())["ledger_url"]).dispose()
+    found = read_json("cost", "--fleet", file, "--since", "1d")
     assert Decimal(found["total"]["usd"]) == 0
     assert found["total"]["usd_per_million_tokens"]["blended"] is None
     assert "gpufleet watch cost" in " ".join(found["notes"])

@@ -148,8 +148,8 @@ def test_a_secret_in_a_value_is_not_shown(run: Run, settings: Path, plan: Callab
     ("text", "message"),
     [
         pytest.param(None, "No such file", id="no such file"),
-        pytest.param("", "not valid JSON", id="empty"),
-        pytest.param('{"steps": [{"op": "cre', "not valid JSON", id="cut"),
+        pytest.param("", "the preview is empty", id="empty"),
+        pytest.param('{"steps": [{"op": "cre', "the preview is not JSON", id="cut"),
         pytest.param('{"resources": []}', "no `steps`", id="of something else"),
         pytest.param('{"steps": []}', "has no resources", id="nothing in it"),
         pytest.param(

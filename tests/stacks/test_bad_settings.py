@@ -504,7 +504,7 @@ OF_A_LIBRARY = re.compile(
 @pytest.mark.parametrize(
     "value", [None, True, "sixty", "", -1, float("nan"), [1], {"x": 1}, date(2026, 11, 1)], ids=repr
 )
-def test_errors_are_never_in_the_words_of_a_library(config: dict[str, Any], value: Any) -> None:
+def test_errors_never_quote_the_validation_library(config: dict[str, Any], value: Any) -> None:
     shown: set[str] = set()
     for path in _paths(config[FLEET]):
         shown.update(problems(changed(config, {path: value})))

@@ -81,8 +81,9 @@ def sink() -> Iterator[SlackSink]:
     server.stop()
 
 
-def bot(sink: SlackSink) -> SlackBot:
-    return SlackBot(local_token.BOT, f"{sink.url}/api/", timeout_s=0.2)
+def bot(sink: SlackSink, timeout_s: float = 60) -> SlackBot:
+    """A bot that waits long enough for a busy machine; `timeout_s`: shorter than the sink hangs."""
+    return SlackBot(local_token.BOT, f"{sink.url}/api/", timeout_s=timeout_s)
 
 
 def put(ledger: Engine, keys: Sequence[str], channel: str = "#gpu-cost") -> None:
@@ -119,7 +120,7 @@ def test_a_fault_neither_loses_nor_doubles_a_message(ledger: Engine, sink: Slack
     sink.faults.queue = [fault]
     put(ledger, ["a", "b"])
     clock = Clock()
-    run(ledger, bot(sink), clock)
+    run(ledger, bot(sink, 0.2) if fault is Fault.HANG_AFTER else bot(sink), clock)
     assert arrived(sink) == (["a"] if fault.accepts else [])  # b waits behind a
     run(ledger, bot(sink), clock, rounds=2)
     assert arrived(sink) == ["a", "b"]
@@ -292,7 +293,7 @@ def test_four_hundred_messages_through_every_fault(ledger: Engine, sink: SlackSi
     for _ in range(400):
         if not open_channels(ledger):
             break
-        run(ledger, bot(sink), clock)
+        run(ledger, bot(sink, 0.2), clock)
     assert counts(ledger)[MessageState.SENT] == 400
     for channel in ("#c0", "#c1"):
         assert arrived(sink, channel) == [f"{channel}/{n}" for n in range(200)]

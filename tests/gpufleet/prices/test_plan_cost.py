@@ -213,7 +213,7 @@ def test_resource_without_a_price_is_an_error_and_never_zero(resources: list[dic
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("", "not valid JSON", id="empty"),
+        pytest.param("", "is empty", id="empty"),
         pytest.param("[1]", "no `steps`", id="a list"),
         pytest.param('{"steps": [], "changeSummary": {"same": 4}}', "--show-sames", id="unchanged resources omitted"),
         pytest.param(

@@ -1,4 +1,4 @@
-"""Errors of settings describe the form of a text in words."""
+"""Errors of settings describe the form of a text."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def patterns(schema: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("model", [Settings, FleetDocument, RouterPolicy])
-def test_every_regular_expression_has_words(model: type[BaseModel]) -> None:
+def test_every_regular_expression_has_a_description(model: type[BaseModel]) -> None:
     found = patterns(model.model_json_schema())
     numbers = {one for one in found if one.startswith("^(?!^[-+.]*$)")}  # pydantic's own, for decimals
     assert found - numbers

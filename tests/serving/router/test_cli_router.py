@@ -61,8 +61,8 @@ def test_a_canary_is_shown_planned_and_changed(fleet: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("101",), "less than or equal to 100"), (("5", "--pool", "nowhere"), "does not have the pool nowhere"),
-     (("5", "--salt", "a b"), "match pattern")],
+    [(("101",), "expected 100 or less"), (("5", "--pool", "nowhere"), "does not have the pool nowhere"),
+     (("5", "--salt", "a b"), "expected up to 64 letters")],
     ids=["share", "pool", "salt"],
 )  # fmt: skip
 def test_an_invalid_canary_is_refused(fleet: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -601,7 +601,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
     ("stats", "messages"),
     [
         pytest.param(
-            {"held_requests": 3.0},
+            {"held": 3.0},
             {
                 "scale:wake:batch:8": "Pool batch scales up from zero: 3 wait for a first replica; "
                 "a cold start takes about 0:06:00."

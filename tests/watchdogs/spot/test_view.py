@@ -70,17 +70,21 @@ SINCE = START - timedelta(hours=1)
             {
                 "ready_since": SINCE,
                 "not_ready_since": None,
-                "silent": False,
+                "agent_unreachable": False,
                 "leaving": False,
                 "failed": False,
-                "busy": 0,
+                "requests_in_flight": 0,
             },
             id="ready",
         ),
         pytest.param(READY, {"ready_since": LAUNCHED, "not_ready_since": None}, id="ready, without a time"),
-        pytest.param(replace(READY, requests_running=3.0), {"busy": 3.0}, id="at work"),
-        pytest.param(replace(READY, requests_running=None), {"busy": 0}, id="without a request count"),
-        pytest.param(None, {"ready_since": None, "not_ready_since": START, "silent": True, "busy": 0}, id="silent"),
+        pytest.param(replace(READY, requests_running=3.0), {"requests_in_flight": 3.0}, id="at work"),
+        pytest.param(replace(READY, requests_running=None), {"requests_in_flight": 0}, id="without a request count"),
+        pytest.param(
+            None,
+            {"ready_since": None, "not_ready_since": START, "agent_unreachable": True, "requests_in_flight": 0},
+            id="silent",
+        ),
         pytest.param(
             replace(READY, **BOOTS, phase_since=SINCE), {"ready_since": None, "not_ready_since": SINCE}, id="boots"
         ),
