@@ -198,8 +198,9 @@ def digest(
     """Report a day on one page: cost with its trend, largest waste, savings, forecast and budget."""
     now = datetime.now(UTC)
     window = parse_window(since, until, tz, now)
-    documents = [document for document in _with_ledger(fleet) if not quiet or document.notify is not None]
+    documents = [document for document in load(fleet) if not quiet or document.notify is not None]
     windows = [(document, _day_of(document, now) if daily else window) for document in documents]
+    _check_ledgers(documents)
     if quiet:
         windows = [(document, span) for document, span in windows if not _was_posted(document, span)]
         if not windows:
@@ -232,11 +233,15 @@ def _post_digest(
 
 
 def _with_ledger(fleet: list[str] | None) -> list[FleetDocument]:
-    """The fleets. Raises AppError for one whose ledger is not on this machine: its costs are unknown, not 0."""
     documents = load(fleet)
+    _check_ledgers(documents)
+    return documents
+
+
+def _check_ledgers(documents: Iterable[FleetDocument]) -> None:
+    """Raise AppError for a fleet whose ledger is not on this machine: its costs are unknown, not 0."""
     for document in documents:
         ledgers.check_present(document)
-    return documents
 
 
 def _day_of(document: FleetDocument, now: datetime) -> Window:

@@ -57,7 +57,7 @@ def test_end_beyond_the_calendar_is_wrong_use(tmp_path: Path, command: str) -> N
         pytest.param(
             ["target", "chat", "1", "--reason", ""], "--reason '' is empty: write why", id="target, no reason"
         ),
-        pytest.param(["target", "chat", "1"], "--reason '' is empty: write why", id="target, none"),
+        pytest.param(["target", "chat", "1"], "--reason is missing: write why", id="target, none"),
         pytest.param(["target", "chat", "--for", "1h"], "need a pool and a target", id="an end without a target"),
         pytest.param(["target", "chat", "1", "--reason", "x", "--for", "0s"], "ends immediately", id="target 0s"),
         pytest.param(["drain", "i-1", "--reason", ""], "--reason '' is empty: write why", id="drain, no reason"),
