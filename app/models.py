@@ -18,7 +18,6 @@ from serving.cache.sync import fetch_manifest, served_digest
 _HISTORY: Final = "history.json"
 _LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_MODEL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +35,6 @@ class History:
     def before(self, served: str | None) -> str | None:
         """The revision that was served before `served`."""
         return next((digest for digest in reversed(self.digests) if digest != served), None)
-
-
-def check_name(name: str) -> str:
-    """Return a name that is safe as a folder and in a command line. Raises AppError for another one."""
-    if not _MODEL_NAME.fullmatch(name):
-        raise AppError(
-            "--name: expected up to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit, "
-            f"got {name!r}",
-            ErrorCode.WRONG_USE,
-        )
-    return name
 
 
 class ModelRegistry:

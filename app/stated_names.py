@@ -8,6 +8,7 @@ from gpufleet.domain import regions
 from gpufleet.domain.model import Cloud
 from gpufleet.settings import ENVIRONMENT_NAME
 
+_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ACCOUNT: Final = re.compile(r"\d{12}")
 _PROJECT: Final = re.compile(
     r"(([a-z0-9-]{1,63}\.)*[a-z][a-z0-9-]{0,62}:)?(\d{1,19}|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)"
@@ -22,6 +23,16 @@ def check_environment(name: str, option: str = "") -> None:
             option or "ENVIRONMENT",
             f"at most 16 lowercase letters, digits and hyphens, with a letter first and no hyphen last; got {name!r}",
         )
+
+
+def check_model(name: str) -> str:
+    """Return a model's name that is safe as a folder and in a command line. Raises AppError for another one."""
+    if not _MODEL.fullmatch(name):
+        raise _wrong(
+            "--name",
+            f"up to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit, got {name!r}",
+        )
+    return name
 
 
 def check_region(cloud: Cloud, name: str) -> None:

@@ -34,8 +34,12 @@ class StorageLocation:
     listing: Listing
     prefix: str
     """Without slashes at its ends; empty for the root."""
-    is_bucket: bool
-    """False: a folder of this machine."""
+    folder: Path | None = None
+    """The folder of this machine; None: it is a bucket."""
+
+    @property
+    def is_bucket(self) -> bool:
+        return self.folder is None
 
     def key(self, name: str) -> str:
         return f"{self.prefix}/{name}" if self.prefix else name
@@ -47,7 +51,7 @@ def open_place(url: str) -> StorageLocation:
     if parts.scheme in ("", "file"):
         folder = Path(parts.path if parts.scheme else url).expanduser()
         store = FolderStore(folder)
-        return StorageLocation(store=store, writer=store, listing=_FolderListing(folder), prefix="", is_bucket=False)
+        return StorageLocation(store=store, writer=store, listing=_FolderListing(folder), prefix="", folder=folder)
     if not parts.netloc:
         raise AppError(f"{url}: contains no bucket name", ErrorCode.WRONG_USE)
     prefix = parts.path.strip("/")
@@ -123,7 +127,7 @@ def _s3(bucket: str, prefix: str) -> StorageLocation:
 
     store = S3Store(session(mine.region_name or "us-east-1", credentials), bucket)
     place = _S3Place(mine.client("s3"), bucket)
-    return StorageLocation(store=store, writer=place, listing=place, prefix=prefix, is_bucket=True)
+    return StorageLocation(store=store, writer=place, listing=place, prefix=prefix)
 
 
 class _S3Place:
@@ -186,7 +190,7 @@ def _gcs(bucket: str, prefix: str) -> StorageLocation:
     endpoint = os.environ.get("STORAGE_EMULATOR_HOST")
     token = (lambda: emulator_token(endpoint)) if endpoint else _google_tokens()
     place = _GcsPlace(bucket)
-    return StorageLocation(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix, is_bucket=True)
+    return StorageLocation(store=GcsStore(bucket, token), writer=place, listing=place, prefix=prefix)
 
 
 def _google_tokens() -> Callable[[], str]:

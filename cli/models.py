@@ -83,7 +83,7 @@ def add(
 def ls(bucket: BucketOption, as_json: JsonOption = False) -> None:
     """List the models of the bucket, each with its number of revisions and its served revision."""
     place = open_place(bucket)
-    if not place.is_bucket and not Path(bucket.removeprefix("file://")).expanduser().is_dir():
+    if place.folder is not None and not place.folder.is_dir():
         raise AppError(f"{bucket}: is not a folder; check --bucket")
     try:
         names = place.listing.folders(place.key("models"))

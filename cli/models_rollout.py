@@ -7,8 +7,8 @@ import typer
 from app.errors import AppError, ErrorCode
 from app.fleets import load_one
 from app.model_rollouts import change_pools, wait
-from app.models import ModelRegistry, check_name
-from app.stated_names import check_environment
+from app.models import ModelRegistry
+from app.stated_names import check_environment, check_model
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
@@ -22,7 +22,7 @@ BucketOption = Annotated[
     ),
 ]
 NameOption = Annotated[
-    str, typer.Option("--name", callback=check_name, help="Name of the model: its files are in models/<name>.")
+    str, typer.Option("--name", callback=check_model, help="Name of the model: its files are in models/<name>.")
 ]
 LimitOption = Annotated[
     str, typer.Option("--limit", help="Longest time for the change of one instance, for example 30m.")

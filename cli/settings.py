@@ -219,9 +219,9 @@ def _machine_types(settings: Settings) -> Iterator[tuple[str, str, CapacityType]
     """Yield the path below `pools` of each priced machine type, its name and the capacity type of its price."""
     for index, pool in enumerate(settings.pools):
         # some machine types are sold only as prepaid blocks
-        blocks = {f"reserved.{number}." for number, one in enumerate(pool.capacity.reserved) if one.block}
+        blocks = {f"reserved.{number}.machine_type" for number, one in enumerate(pool.capacity.reserved) if one.block}
         for place, kind, name in pool.capacity.machine_type_fields():
-            if not place.startswith(tuple(blocks)):
+            if place not in blocks:
                 priced = CapacityType.ON_DEMAND if kind is CapacityType.RESERVED else kind
                 yield f"{index}.capacity.{place}", name, priced
 

@@ -115,10 +115,9 @@ def _open_socket(documents: Sequence[FleetDocument], environ: Mapping[str, str])
     from gpufleet.notify.slack import SlackSettingsError, api_url
 
     token = environ.get(APP_TOKEN, "")
-    if not token:
-        raise AppError(f"{APP_TOKEN} is not set: create an app token with the scope connections:write")
     if not token.startswith("xapp-"):
-        raise AppError(f"{APP_TOKEN} is not an app token (xapp-…): create one with the scope connections:write")
+        problem = "is not an app token (xapp-…): create one" if token else "is not set: create an app token"
+        raise AppError(f"{APP_TOKEN} {problem} with the scope connections:write")
     clicks = click_handler_of(documents)
     try:
         listener = SocketModeListener(token, clicks, api_url(environ))

@@ -110,12 +110,13 @@ def why(
             growths.append(growth_of(document, engine, resource, past, datetime.now(UTC)))
     if as_json:
         print_json({"growth": [one.as_json() for one in growths], "decisions": rows} if growths else rows)
+    without = f"no decision about {resource!r} is recorded: only passes with --apply record decisions"
     if not rows and not growths:
-        raise AppError(f"no decision about {resource!r} is recorded: only passes with --apply record decisions")
+        raise AppError(without)
     if as_json:
         return
     if not rows:
-        note(f"no decision about {resource!r} is recorded: only passes with --apply record decisions")
+        note(without)
     for row in rows:
         _print(row, resource)
     for growth in growths:  # at the end of a long output, where the user sees it first

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import AcceleratorKind, MachineType, UnknownMachineError
+from gpufleet.domain.catalogue import AcceleratorKind, MachineType
 from gpufleet.domain.model import Cloud
 from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
@@ -12,14 +12,11 @@ from serving.accelerators.launch import ExporterContainer
 
 
 def machines_of(cloud: Cloud, pool: PoolSettings) -> tuple[MachineType, ...]:
-    """Return the machine types of a pool that the catalogue contains, each once, in the order of the settings."""
-    found: list[MachineType] = []
-    for name in pool.capacity.machine_types:
-        try:
-            found.append(catalogue.machine(cloud, name))
-        except UnknownMachineError:
-            continue  # another check reports it
-    return tuple(found)
+    """Return the machine types of a pool that the catalogue contains, each once, in the order of the settings.
+
+    Another check reports the others.
+    """
+    return catalogue.known(cloud, pool.capacity.machine_types)
 
 
 def kinds_of(cloud: Cloud, pool: PoolSettings) -> tuple[AcceleratorKind, ...]:

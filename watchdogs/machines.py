@@ -1,11 +1,9 @@
 """Facts of the catalogue about the machine types of instances. Pure."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufleet.domain import catalogue
-from gpufleet.domain.catalogue import MachineType, UnknownMachineError
 from gpufleet.domain.model import Cloud, Instance
 
 
@@ -21,10 +19,8 @@ class MachineFacts:
 
 def known_of(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
     """The facts about the machine types of these instances. The GPU of a known machine type may be unknown."""
-    machines: dict[str, MachineType] = {}
-    for name in {instance.machine_type for instance in instances}:
-        with contextlib.suppress(UnknownMachineError):
-            machines[name] = catalogue.machine(cloud, name)
+    names = {instance.machine_type for instance in instances}
+    machines = {machine.name: machine for machine in catalogue.known(cloud, names)}
     return MachineFacts(
         gpus_expected={name: machine.gpu_count for name, machine in machines.items()},
         watts_rated={name: watts for name in machines if (watts := catalogue.rated_watts(cloud, name)) is not None},

@@ -191,6 +191,12 @@ def machines(cloud: Cloud | None = None) -> tuple[MachineType, ...]:
     return tuple(m for m in _machines().values() if cloud in (None, m.cloud))
 
 
+def known(cloud: Cloud, names: Iterable[str]) -> tuple[MachineType, ...]:
+    """Return the machine types of these names that the catalogue contains, in their order."""
+    table = _machines()
+    return tuple(table[cloud, name] for name in names if (cloud, name) in table)
+
+
 def gpu(name: str) -> Gpu:
     """Return the figures of a GPU. Raises UnknownMachineError with similar names."""
     found = _gpus().get(name)

@@ -1,16 +1,15 @@
 """Errors in settings, with path and value."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gpufleet.domain.parsed import is_map
+from gpufleet.domain.parsed import is_list, is_map
 from gpufleet.domain.secrets import find_secrets
 from gpufleet.settings.expected import expectation
 
@@ -68,19 +67,8 @@ def from_validation(error: ValidationError, *root: str, model: type[BaseModel] |
         path = ".".join([*root, *(str(part) for part in item["loc"] if part not in _NO_KEYS)]) or "(document)"
         if item["type"] == "too_short" and item["input"]:
             continue  # all items of a list are invalid: their own errors are clearer
-        if item["type"] in UNKNOWN_KEY:
-            key = str(item["loc"][-1])
-            # a name that exists elsewhere is not known here
-            near = [] if model is None else get_close_matches(key, _names(model) - {key}, 1, 0.75)
-            remedy = f"did you mean {near[0]}?" if near else ""
-            problem = Problem(path=path, wrong="is not a known setting", value=item["input"], remedy=remedy)
-        elif item["type"] == "missing":
-            problem = Problem(path=path, wrong="is missing")
-        elif item["type"] == "union_tag_not_found":
-            problem = Problem(path=_tag_path(path, item), wrong="is missing")
-        else:
-            problem = _invalid(path, item)
-        found.setdefault(path, problem)
+        problem = _problem(path, item, model)
+        found.setdefault(problem.path, problem)
     return list(found.values())
 
 
@@ -94,27 +82,31 @@ def _names(model: type[BaseModel]) -> frozenset[str]:
         if is_map(one):
             found |= {str(name) for name in one.get("properties", {})}
             left += one.values()
-        elif isinstance(one, list):
-            left += cast(list[Any], one)
+        elif is_list(one):
+            left += one
     return frozenset(found)
 
 
-def _invalid(path: str, item: ErrorDetails) -> Problem:
-    value = item["input"]
-    if item["type"] == "union_tag_invalid":
-        path = _tag_path(path, item)
-        value = value[path.rpartition(".")[2]]
+def _problem(path: str, item: ErrorDetails, model: type[BaseModel] | None) -> Problem:
+    kind, value = item["type"], item["input"]
+    if kind in UNKNOWN_KEY:
+        key = str(item["loc"][-1])
+        # a name that exists elsewhere is not known here
+        near = [] if model is None else get_close_matches(key, _names(model) - {key}, 1, 0.75)
+        remedy = f"did you mean {near[0]}?" if near else ""
+        return Problem(path=path, wrong="is not a known setting", value=value, remedy=remedy)
+    if kind in {"union_tag_not_found", "union_tag_invalid"}:
+        # the key that selects the form of a map, such as `kind` of a network
+        tag = str(item.get("ctx", {})["discriminator"]).strip("'")
+        path, value = f"{path}.{tag}", value[tag] if kind == "union_tag_invalid" else None
+    if kind in {"missing", "union_tag_not_found"}:
+        return Problem(path=path, wrong="is missing")
     if (expected := expectation(item)) is not None:
         return Problem(path=path, wrong=f"expected {expected}", value=value)
     wrong = _sentence(item["msg"])
     # a map is too long to show, and some sentences quote the value
-    is_shown = not isinstance(value, Mapping) and not (isinstance(value, str) and repr(value) in wrong)
+    is_shown = not is_map(value) and not (isinstance(value, str) and repr(value) in wrong)
     return Problem(path=path, wrong=wrong, value=value if is_shown else None)
-
-
-def _tag_path(path: str, item: ErrorDetails) -> str:
-    """Return the path of the key that selects the form of a map, such as `network.kind`."""
-    return f"{path}.{str(item.get('ctx', {})['discriminator']).strip(chr(39))}"
 
 
 def _sentence(message: str) -> str:

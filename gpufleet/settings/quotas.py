@@ -103,7 +103,7 @@ def _largest_use(cloud: Cloud, names: tuple[str, ...], kind: CapacityType) -> tu
     spot = kind in (CapacityType.SPOT, CapacityType.FLEX_START)
     if kind is CapacityType.RESERVED:
         kind = CapacityType.ON_DEMAND
-    known = [machine for machine in catalogue.machines(cloud) if machine.name in names]
+    known = catalogue.known(cloud, names)
     if not known:
         return None, "instances", 1, f"{names[0]} {kind}"
     chosen = max(known, key=lambda m: (m.vcpus, m.gpu_count))

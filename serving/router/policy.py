@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from gpufleet.domain.parsed import json_problem
 from gpufleet.settings.document import DocumentError, describe_problems
+from gpufleet.settings.document.fields import Name
 from gpufleet.settings.expected import text_form
 
 VERSION: Final = 1
@@ -24,12 +25,6 @@ ModelName = Annotated[
     text_form(
         r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,127}$", "the name of a model: up to 128 letters, digits and . _ / : @ + -"
     ),
-]
-PoolName = Annotated[
-    str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
-]
-ClassName = Annotated[
-    str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
 ]
 Salt = Annotated[str, text_form(r"^[A-Za-z0-9._-]{1,64}$", "up to 64 letters, digits, '.', '_' and '-'")]
 
@@ -78,27 +73,27 @@ class _Strict(BaseModel):
 class Canary(_Strict):
     """A second pool of the same model for a fixed share of users."""
 
-    pool: PoolName
+    pool: Name
     percent: Annotated[float, Field(ge=0, le=100)]
     salt: Salt
     """Use a new value for each experiment. Otherwise the same users are always selected."""
 
 
 class Arm(_Strict):
-    pool: PoolName
+    pool: Name
     percent: Annotated[int, Field(ge=0, le=100)]
 
 
 class ModelPolicy(_Strict):
     """How the requests for one model name are distributed over pools."""
 
-    default: PoolName | None = None
+    default: Name | None = None
     """None: the first pool of the fleet document that serves the model."""
-    by_class: dict[ClassName, PoolName] = Field(default_factory=dict[str, str])
+    by_class: dict[Name, Name] = Field(default_factory=dict[str, str])
     canary: Canary | None = None
     arms: tuple[Arm, ...] = ()
     arms_salt: Salt = "arms"
-    by_cost: tuple[PoolName, ...] = ()
+    by_cost: tuple[Name, ...] = ()
     """Pools for a latency objective, cheapest first."""
 
     @model_validator(mode="after")
@@ -135,19 +130,19 @@ class RouterPolicy(_Strict):
     version: Literal[1] = 1
     trusted_networks: tuple[Network, ...] = ("127.0.0.0/8",)
     """Clients from these networks may select a pool (x-model-override) and a class (x-user-class)."""
-    default_class: ClassName = "standard"
-    priorities: dict[ClassName, Annotated[int, Field(ge=-2047, le=2047)]] = Field(
+    default_class: Name = "standard"
+    priorities: dict[Name, Annotated[int, Field(ge=-2047, le=2047)]] = Field(
         default_factory=lambda: {"premium": -10, "standard": 0, "batch": 10}
     )
     """Queue priority by class; lower values go first."""
-    embeddings_pool: PoolName | None = None
+    embeddings_pool: Name | None = None
     require_key: bool = False
     requests_per_10s: Annotated[int, Field(ge=1)] | None = None
     """Limit of each key without a limit of its own."""
     extra_endpoints: tuple[Endpoint, ...] = ()
     """Paths of engines that clients may POST to, in addition to `rules.ENDPOINTS`."""
     models: dict[ModelName, ModelPolicy] = Field(default_factory=dict[str, ModelPolicy])
-    pools: dict[PoolName, PoolPolicy] = Field(default_factory=dict[str, PoolPolicy])
+    pools: dict[Name, PoolPolicy] = Field(default_factory=dict[str, PoolPolicy])
 
     def pool(self, name: str) -> PoolPolicy:
         """Return the policy of a pool, or the defaults."""

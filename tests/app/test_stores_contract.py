@@ -46,9 +46,7 @@ def place(
         keys = Credentials(access_key="a", secret_key="b")  # noqa: S106 - the server does not check it
         with serving(tmp_path) as server:
             store = S3Store(Session(region="us-east-1", credentials=lambda: keys, endpoint=server.url), "bucket")
-            yield StorageLocation(
-                store=store, writer=folder.writer, listing=folder.listing, prefix="", is_bucket=True
-            )
+            yield StorageLocation(store=store, writer=folder.writer, listing=folder.listing, prefix="")
         return
     cloud: RunningCloud = request.getfixturevalue("cloud")
     variables = {"STORAGE_EMULATOR_HOST": cloud.places.google_url, "AWS_ENDPOINT_URL": cloud.places.api_url}

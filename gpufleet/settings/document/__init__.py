@@ -16,7 +16,7 @@ from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.domain.parsed import is_map, json_problem
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.settings.document.alerts import AlertsEntry
-from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeZone
+from gpufleet.settings.document.fields import Duration, MoreThanZero, Name, Strict, TimeOfDay, TimeZone
 from gpufleet.settings.document.ledger import why_unverified
 from gpufleet.settings.document.money import (
     Budget,
@@ -68,9 +68,7 @@ class Notify(Strict):
     """Slack notifications: channel, time of the daily digest, and the users who may keep an idle instance."""
 
     slack_channel: str
-    digest_at: Annotated[str, text_form(r"^([01]\d|2[0-3]):[0-5]\d$", "a time as HH:MM, from 00:00 to 23:59")] = (
-        "08:00"
-    )
+    digest_at: TimeOfDay = "08:00"
     """When a day of `gpufleet report digest --daily` ends, in `timezone`."""
     timezone: TimeZone = "UTC"
     keep_users: tuple[

@@ -28,7 +28,7 @@ def _to_duration(value: Any) -> Any:
     # Pydantic would read a bare number as seconds; refuse it, like "90".
     if isinstance(value, timedelta):
         return value
-    return durations.parse(value if isinstance(value, str) else str(value))
+    return durations.parse(str(value))
 
 
 def _exact(value: Any) -> Any:
@@ -66,6 +66,8 @@ MoreThanZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[
     str, text_form(r"^[a-z][a-z0-9-]{0,30}$", "up to 31 lowercase letters, digits and '-', beginning with a letter")
 ]
+
+TimeOfDay = Annotated[str, text_form(r"^([01]\d|2[0-3]):[0-5]\d$", "a time as HH:MM, from 00:00 to 23:59")]
 
 
 class Strict(BaseModel):

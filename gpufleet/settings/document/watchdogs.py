@@ -13,17 +13,22 @@ from gpufleet.domain.policies import (
     ScheduleRule,
     SpotPolicy,
 )
-from gpufleet.settings.document.fields import InPlace, MoreThanZero, Name, Share, ShareMoreThanZero, Strict, TimeZone
-from gpufleet.settings.expected import text_form
+from gpufleet.settings.document.fields import (
+    InPlace,
+    MoreThanZero,
+    Name,
+    Share,
+    ShareMoreThanZero,
+    Strict,
+    TimeOfDay,
+    TimeZone,
+)
 
 _Count = Annotated[int, Field(ge=0)]
-_TimeOfDay = Annotated[str, text_form(r"^([01]\d|2[0-3]):[0-5]\d$", "a time as HH:MM, from 00:00 to 23:59")]
 _Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 _Schedule = Annotated[
     ScheduleRule,
-    InPlace(
-        days=Annotated[tuple[_Day, ...], Field(min_length=1)], start=_TimeOfDay, end=_TimeOfDay, timezone=TimeZone
-    ),
+    InPlace(days=Annotated[tuple[_Day, ...], Field(min_length=1)], start=TimeOfDay, end=TimeOfDay, timezone=TimeZone),
 ]
 
 
