@@ -12,7 +12,7 @@ from gpufleet.domain.existing_group import Distribution, ExistingGroup, GroupMem
 from gpufleet.domain.model import DRAIN_HOOK, READY_HOOK, CapacityType, Cloud
 from gpufleet.settings.environment import GivenNetwork, PoolSettings, Settings
 from stacks import pools
-from watchdogs.observe.completeness import MOST_ASKED
+from watchdogs.observe.completeness import MAX_ASKED
 
 OTHER_OWNERS: Final[Mapping[str, str]] = {
     "aws:cloudformation:": "CloudFormation",
@@ -357,10 +357,10 @@ def _of_behaviour(existing: ExistingGroup) -> Iterator[Refusal]:
 
 
 def _of_instances(existing: ExistingGroup) -> Iterator[Refusal]:
-    if len(existing.members) > MOST_ASKED:
+    if len(existing.members) > MAX_ASKED:
         yield Refusal(
             code=RefusalCode.TOO_MANY_INSTANCES,
-            detail=f"has {len(existing.members)} instances; with more than {MOST_ASKED} that lack the fleet's tags,"
+            detail=f"has {len(existing.members)} instances; with more than {MAX_ASKED} that lack the fleet's tags,"
             " watchdogs consider their list of instances incomplete",
             remedy="adopt it when it is smaller, or let the pool create its own group and move the traffic",
         )

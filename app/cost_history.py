@@ -13,7 +13,7 @@ from gpufleet.costs.waste import waste
 from gpufleet.ledger import decisions
 from gpufleet.settings.document import FleetDocument
 
-MOST_ACTS: Final = 100
+MAX_ACTS: Final = 100
 _WASTE_OF: Final = timedelta(hours=24)
 
 
@@ -40,6 +40,6 @@ def cost_history(document: FleetDocument, period: Period, now: datetime) -> Cost
                 )
                 for start, end in intervals
             ],
-            acts=decisions.last_outcomes(engine, fleet, MOST_ACTS, since=intervals[0][0]),
+            acts=decisions.last_outcomes(engine, fleet, MAX_ACTS, since=intervals[0][0]),
             waste=waste(report, unobserved),
         )

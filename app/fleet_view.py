@@ -25,9 +25,9 @@ from watchdogs.ports import Agents, Prices
 
 T = TypeVar("T")
 
-LEAST_WINDOW = timedelta(seconds=15)
-MOST_ACTS = 5
-MOST_NAMED = 5
+MIN_WINDOW = timedelta(seconds=15)
+MAX_ACTS = 5
+MAX_NAMED = 5
 """Maximum number of instances that one line names."""
 FIRST_ASKED = 32
 """Without metrics, this many agents are asked first, to find out whether this machine reaches any of them."""
@@ -94,7 +94,7 @@ class Watched:
             alerts=self._try("alerts", lambda: _alerts(wired, now), None),
             targets=ledger_data.targets(wired.engine, fleet),
             brakes=operations.brakes(wired.engine, fleet, now),
-            acts=last_outcomes(wired.engine, fleet, MOST_ACTS, since=now - timedelta(hours=1)),
+            acts=last_outcomes(wired.engine, fleet, MAX_ACTS, since=now - timedelta(hours=1)),
             reasons={
                 **ledger_data.reasons(wired.engine, fleet, marked),
                 **self._try("reasons of drains", lambda: _drains(wired, now), dict[str, str]()),
@@ -160,7 +160,7 @@ class Watched:
 
     def _signals(self, wired: Wired, now: datetime) -> dict[str, InstanceSignals]:
         interval = wired.prometheus.interval("engine") or timedelta(seconds=15)
-        window = max(4 * interval, LEAST_WINDOW)
+        window = max(4 * interval, MIN_WINDOW)
         found: dict[str, dict[str, Any]] = {}
         for name, query in queries.per_instance(self.document.environment, window).items():
             for instance, value in _by(wired, query, "instance_id", now).items():
@@ -198,8 +198,8 @@ def refused_orders(
     lines: list[str] = []
     for key in fingerprints:
         if refusing := sorted(set(instances) - set(taken.get(key, ()))):
-            more = f" and {len(refusing) - MOST_NAMED} more" if len(refusing) > MOST_NAMED else ""
-            names = ", ".join(refusing[:MOST_NAMED])
+            more = f" and {len(refusing) - MAX_NAMED} more" if len(refusing) > MAX_NAMED else ""
+            names = ", ".join(refusing[:MAX_NAMED])
             lines.append(f"orders signed with key {key[:12]} would be refused by {names}{more}")
     return lines
 

@@ -19,8 +19,8 @@ from serving.sizing.speed import Speed, SpeedError, SpeedOrigin, Traffic
 
 DAYS: Final = 7
 """Days of the ledger that are read."""
-LEAST: Final = timedelta(hours=1)
-"""Least used time of a machine type in a day, so that the day counts."""
+MIN_USED: Final = timedelta(hours=1)
+"""Minimum used time of a machine type in a day so that the day counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ServedDay:
     def tokens_per_s(self) -> float | None:
         """Input and output tokens per second and machine; None: unknown, or too little time."""
         total = self.tokens.total
-        return None if total is None or self.used < LEAST else total / self.used.total_seconds()
+        return None if total is None or self.used < MIN_USED else total / self.used.total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

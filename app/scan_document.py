@@ -11,7 +11,7 @@ from gpufleet.domain.parsed import is_list, is_map
 
 _EXPECTED: Final = "--from: expected the output of `gpufleet scan --json`"
 _LONGEST_VALUE: Final = 60
-"""Most characters of a value in an error."""
+"""Maximum number of characters of a value in an error."""
 _HIGHEST_USD: Final = 1_000_000
 """Of an hour, far above any instance."""
 

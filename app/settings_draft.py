@@ -34,7 +34,7 @@ REVIEW_AFTER: Final = timedelta(days=90)
 """When operators review a reservation without an end."""
 PLACEHOLDER: Final = {"name": "model-1", "source": "hf://ORGANISATION/MODEL", "weights_gib": 1.0}
 LONGEST_POOL: Final = 20
-"""Most characters of the name of a pool."""
+"""Maximum number of characters of the name of a pool."""
 _HIDDEN: Final = re.compile(r"account(-\d+)?")
 """An account in a scan with `--redact`."""
 _FAMILY: Final = re.compile(r"[.-]")

@@ -22,7 +22,7 @@ from gpufleet.settings.document import FleetDocument
 
 ALIVE: Final = timedelta(hours=1)
 """An instance that was not seen for this long is treated as terminated."""
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 """Maximum number of instances that one message names."""
 
 
@@ -75,9 +75,9 @@ def enqueue_all(document: FleetDocument, engine: Engine, now: datetime) -> int:
 def _text(
     document: FleetDocument, pool: str, kept: Sequence[tuple[KeptUnobserved, Run]], book: PriceBook, now: datetime
 ) -> str:
-    shown = [_line(one, run, book, now) for one, run in sorted(kept, key=lambda pair: pair[0].since)[:MOST_NAMED]]
-    if len(kept) > MOST_NAMED:
-        shown.append(f"and {len(kept) - MOST_NAMED} others")
+    shown = [_line(one, run, book, now) for one, run in sorted(kept, key=lambda pair: pair[0].since)[:MAX_NAMED]]
+    if len(kept) > MAX_NAMED:
+        shown.append(f"and {len(kept) - MAX_NAMED} others")
     return (
         f"{document.environment}: {len(kept)} instances of pool {pool} are kept because it is unknown whether they"
         f" are in use: {'; '.join(shown)}. Check whether Prometheus reaches their engines and GPU exporters"

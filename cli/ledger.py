@@ -14,7 +14,7 @@ from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, Exit, print_json, write
 from gpufleet.ledger.invariants import Breach
 
-_MOST = 50
+_MAX_ROWS = 50
 _ONE = "give one --fleet: an export contains one ledger"
 
 
@@ -40,9 +40,9 @@ def verify(fleet: FleetOption = None, as_json: JsonOption = False) -> None:
             {"sound": not found, "breaches": [{"rule": b.rule, "where": b.where, "found": b.found} for b in found]}
         )
     else:
-        for one in found[:_MOST]:
+        for one in found[:_MAX_ROWS]:
             write(f"violated: {one.rule}: {one.where}: {one.found}\n")
-        more = f", {len(found) - _MOST} not shown" if len(found) > _MOST else ""
+        more = f", {len(found) - _MAX_ROWS} not shown" if len(found) > _MAX_ROWS else ""
         write(f"{len(found)} violations{more}\n" if found else "the ledger is consistent\n")
     if found:
         raise typer.Exit(Exit.FOUND)

@@ -50,7 +50,7 @@ ColdStart = Annotated[
 ]
 _POLICIES: Final = {"idle": IdlePolicy, "spot": SpotPolicy, "scale": ScalePolicy}
 _LONGEST: Final = timedelta(days=36_500)
-_MOST: Final = 1e12
+_MAX_VALUE: Final = 1e12
 Played = Mapping[str, Collection[str]]
 """By watchdog: the settings that affect a replay. The history and the rule do not use the others."""
 _ALONE: Final[Played] = {"idle": IdlePolicy.__dataclass_fields__}
@@ -301,8 +301,8 @@ def _unplayable(watchdog: str, entry: IdlePolicy | SpotPolicy | ScalePolicy | No
             yield f"{watchdog}.{name}: expected at most {durations.render(_LONGEST)}, got {durations.render(value)}"
         if isinstance(value, timedelta) and not value and name == "window":
             yield f"{watchdog}.{name}: expected at least 1s, got 0s"
-        if isinstance(value, float) and value and not 1 / _MOST <= value <= _MOST:
-            yield f"{watchdog}.{name}: expected a value from {1 / _MOST:g} to {_MOST:g}, got {value:g}"
+        if isinstance(value, float) and value and not 1 / _MAX_VALUE <= value <= _MAX_VALUE:
+            yield f"{watchdog}.{name}: expected a value from {1 / _MAX_VALUE:g} to {_MAX_VALUE:g}, got {value:g}"
 
 
 def _note_unused(

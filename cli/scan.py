@@ -15,7 +15,7 @@ from cli.output import STDERR, STDOUT, Exit, note, print_json
 from gpufleet.domain.model import Cloud
 from gpufleet.domain.parsed import is_list, is_map
 
-LEAST_COLUMNS: Final = 3
+MIN_COLUMNS: Final = 3
 """Columns of a table that the narrowest terminal shows."""
 _PROFILES: Final = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 
@@ -419,7 +419,7 @@ def _table(
 
     shown = [[hide(cell) for cell in cells] for cells in rows]
     if narrow and STDOUT.is_terminal and _width(headings, shown) > STDOUT.width:
-        while len(narrow) > LEAST_COLUMNS and _width(*_only(narrow, headings, shown)) > STDOUT.width:
+        while len(narrow) > MIN_COLUMNS and _width(*_only(narrow, headings, shown)) > STDOUT.width:
             narrow = narrow[:-1]
         headings, shown = _only(narrow, headings, shown)
     if not STDOUT.is_terminal:  # a pipe gets complete cells, whatever the width of a terminal is

@@ -10,12 +10,12 @@ from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from serving.accelerators import nvidia_driver as driver
 from serving.engine_container import find_launch
-from serving.user_data import LEAST_PYTHON
+from serving.user_data import MIN_PYTHON
 from stacks import pools
 
 _DRIVER: Final = re.compile(r"nvidia-(\d{3})(?!\d)")
 """The form of names of Google's Deep Learning VM images: `common-cu129-ubuntu-2404-nvidia-580-v20260819`."""
-NEWEST: Final = max(driver.LEAST_DRIVER.values())
+NEWEST: Final = max(driver.MIN_DRIVER.values())
 _SYSTEM: Final = re.compile(r"(?<![a-z])(debian|ubuntu)[a-z-]*-(\d{2})\.?(?:04)?(?!\d)")
 _OLD: Final = {("debian", "11"): "3.9", ("ubuntu", "20"): "3.8", ("ubuntu", "22"): "3.10"}
 """Systems whose `python3` is older than the node agent needs."""
@@ -30,7 +30,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
     image = settings.machines.image
     system = _SYSTEM.search(image)
     if system is not None and (python := _OLD.get((system[1], system[2]))) is not None:
-        least = ".".join(map(str, LEAST_PYTHON))
+        least = ".".join(map(str, MIN_PYTHON))
         yield Problem(
             path=f"{KEY}.machines.image",
             wrong=f"has Python {python} as python3, but the node agent needs {least}: its instances would power off",

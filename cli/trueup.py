@@ -22,7 +22,7 @@ from gpufleet.costs.trueup import TrueUp, span_of
 from gpufleet.domain import money as exact
 from gpufleet.settings.document import FleetDocument
 
-_MOST = 50
+_MAX_ROWS = 50
 
 
 def trueup(
@@ -103,12 +103,12 @@ def _as_text(document: FleetDocument, bill: Bill, found: TrueUp) -> str:
             _cents(one.usd),
             ", ".join(c for c, u in one.parts.items() if u),
         )
-        for one in found.differences[:_MOST]
+        for one in found.differences[:_MAX_ROWS]
     ]
     if rows:
         lines += ["", table([("resource", "billed", "computed", "difference", "cause"), *rows], frozenset({0, 4}))]
-    if len(found.differences) > _MOST:
-        lines.append(f"{len(found.differences) - _MOST} more; --json prints all")
+    if len(found.differences) > _MAX_ROWS:
+        lines.append(f"{len(found.differences) - _MAX_ROWS} more; --json prints all")
     return "\n".join(lines) + "\n"
 
 

@@ -40,7 +40,7 @@ EVERY: Final = {
     REVISIONS: timedelta(seconds=30),
 }
 COST_EVERY: Final = timedelta(minutes=5)
-LEAST_EVERY: Final = timedelta(seconds=1)
+MIN_EVERY: Final = timedelta(seconds=1)
 STOP_LIMIT: Final = "150s"
 """More than the longest usual drain, so that a pass that waits for a drain can finish."""
 JITTER_SHARE: Final = 0.1
@@ -200,7 +200,7 @@ def _spans(given: Sequence[str]) -> dict[str, timedelta]:
                 f"--every {text}: expected NAME=SPAN with NAME one of {', '.join(spans)}", ErrorCode.WRONG_USE
             )
         spans[name] = _span(value, f"--every {text}")
-        if spans[name] < LEAST_EVERY:
+        if spans[name] < MIN_EVERY:
             raise AppError(
                 f"--every {text}: expected at least 1s, because clouds limit the rate of requests",
                 ErrorCode.WRONG_USE,

@@ -14,7 +14,7 @@ from gpufleet.costs import render, slice_use, slice_view
 from gpufleet.costs.slice_use import SliceUse
 from gpufleet.domain.decisions import Reason
 
-MOST_SLICES: Final = 40
+MAX_SLICES: Final = 40
 """Rows of the table by slice."""
 
 RegionOption = Annotated[
@@ -75,7 +75,7 @@ def show_slices(found: Sequence[SliceUse]) -> None:
     """Print the use of each slice, if an instance has slices or shared devices."""
     if not found:
         return
-    lines = [slice_use.HEADINGS, *slice_use.rows(found[:MOST_SLICES])]
-    more = [f"{len(found) - MOST_SLICES} more: use --json"] if len(found) > MOST_SLICES else []
+    lines = [slice_use.HEADINGS, *slice_use.rows(found[:MAX_SLICES])]
+    more = [f"{len(found) - MAX_SLICES} more: use --json"] if len(found) > MAX_SLICES else []
     for line in ("", render.table(lines, frozenset({0, 1, 2})), *more, *slice_use.notes(found)):
         STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from gpufleet.domain.loopback import header_of
 
-_MOST_DIGITS: Final = 20
+_MAX_DIGITS: Final = 20
 _LINGER_BYTES: Final = 1024 * 1024
 """Maximum bytes of an unused body that are read after the answer: closing a connection with unread bytes resets it,
 and the client loses the answer."""
@@ -84,7 +84,7 @@ class HttpRequest:
     def length(self, most: int) -> int:
         """Return the length of the body in bytes. Raises RequestError if it is missing or above `most`."""
         given = self.headers.get("content-length", "0").strip()
-        is_number = given.isascii() and given.isdigit() and len(given) <= _MOST_DIGITS
+        is_number = given.isascii() and given.isdigit() and len(given) <= _MAX_DIGITS
         if "transfer-encoding" in self.headers or not is_number:
             raise RequestError(HTTPStatus.LENGTH_REQUIRED, "Content-Length: expected the number of bytes of the body")
         if int(given) > most:

@@ -35,7 +35,7 @@ LONGEST_LINE: Final = 24_000
 _MARGIN: Final = 4000
 """Characters beyond the limit that are searched too: a secret can start before the limit and end after it."""
 _SHORTEST_SECRET: Final = 4
-_MOST_ITEMS: Final = 20
+_MAX_ITEMS: Final = 20
 _DEPTH: Final = 3
 _FRAMES: Final = 8
 """Number of innermost frames of a traceback."""
@@ -223,8 +223,8 @@ def _plain_object(value: Any, longest: int, depth: int) -> Any:
     if depth > 0 and is_map(value):
         return _plain_map(value, longest, depth)
     if depth > 0 and _is_sequence(value):
-        some = [_plain(one, longest, depth - 1) for one, _ in zip(value, range(_MOST_ITEMS), strict=False)]
-        return some if len(value) <= _MOST_ITEMS else [*some, f"… {len(value) - _MOST_ITEMS} more"]
+        some = [_plain(one, longest, depth - 1) for one, _ in zip(value, range(_MAX_ITEMS), strict=False)]
+        return some if len(value) <= _MAX_ITEMS else [*some, f"… {len(value) - _MAX_ITEMS} more"]
     if isinstance(value, BaseException):
         return clean(str(value) or repr(value), longest)
     return clean(str(value), longest)
@@ -238,8 +238,8 @@ def _plain_map(value: Mapping[Any, Any], longest: int, depth: int) -> dict[str, 
     found: dict[str, Any] = {}
     for name, one in value.items():
         key = clean(str(name), 100)
-        if len(found) == _MOST_ITEMS:
-            found["…"] = f"{len(value) - _MOST_ITEMS} more"
+        if len(found) == _MAX_ITEMS:
+            found["…"] = f"{len(value) - _MAX_ITEMS} more"
             break
         found[key] = HIDDEN if names_secret(key) else _plain(one, longest, depth - 1)
     return found

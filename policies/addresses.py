@@ -8,9 +8,9 @@ from typing import Any, Final
 
 Network = IPv4Network | IPv6Network
 
-MOST_IPV4: Final = 2**24
+MAX_IPV4: Final = 2**24
 """Limit of public IPv4 addresses: one /8, more than any organisation needs for its clients."""
-MOST_IPV6: Final = 2**96 - 1
+MAX_IPV6: Final = 2**96 - 1
 """Limit of public IPv6 addresses: less than one /32, which is the allocation of a whole provider."""
 
 _NOT_PUBLIC_4: Final = tuple(
@@ -47,12 +47,12 @@ class Public:
     @property
     def too_many(self) -> bool:
         """Whether the addresses exceed what client networks need, so that the set is a part of the internet."""
-        return self.ipv4 > MOST_IPV4 or self.ipv6 > MOST_IPV6
+        return self.ipv4 > MAX_IPV4 or self.ipv6 > MAX_IPV6
 
     @property
     def share(self) -> float:
         """Number of addresses as a share of the limit."""
-        return self.ipv4 / MOST_IPV4 + self.ipv6 / MOST_IPV6
+        return self.ipv4 / MAX_IPV4 + self.ipv6 / MAX_IPV6
 
     def __str__(self) -> str:
         counts = [f"{n:,} public addresses of IPv{v}" for v, n in ((4, self.ipv4), (6, self.ipv6)) if n]

@@ -216,12 +216,12 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
 def _fallback(resource: Resource, _: Context) -> Iterator[Wrong]:
     if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
         largest = number(resource.at("maxSize"))
-        if largest is not None and largest > MOST_ON_DEMAND:
-            message = f"must be at most {MOST_ON_DEMAND}, because on-demand has the highest price"
+        if largest is not None and largest > MAX_ON_DEMAND:
+            message = f"must be at most {MAX_ON_DEMAND}, because on-demand has the highest price"
             yield Wrong(path="maxSize", value=resource.at("maxSize"), message=message)
 
 
-MOST_ON_DEMAND: Final = 64
+MAX_ON_DEMAND: Final = 64
 """Upper limit of on-demand instances. No plan reaches it on purpose; the budget sets the finer limit."""
 
 

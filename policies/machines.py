@@ -26,9 +26,9 @@ from policies.resource import (
 from policies.resource_types import is_excepted
 from policies.rule import Rule, Violation, Wrong
 
-_MOST_HOPS: Final = 1
+_MAX_HOPS: Final = 1
 """Hop limit of a metadata response. With 1 it reaches the machine itself, but no container behind a bridge."""
-_MOST_HOPS_OF_ONE: Final = 2
+_MAX_HOPS_OF_ONE: Final = 2
 """Hop limit for an instance outside every pool, which may run its software in a container."""
 _ROOT_DEVICES: Final = ("/dev/sda1", "/dev/xvda")
 """Names of the root disk in AWS images."""
@@ -62,7 +62,7 @@ def _metadata_options(resource: Resource) -> Iterator[Wrong]:
     if tokens != "required":
         yield Wrong(path=f"{options}.httpTokens", value=tokens, message="must be required")
     hops = resource.at(options, "httpPutResponseHopLimit")
-    most = _MOST_HOPS_OF_ONE if resource.type == AWS_INSTANCE else _MOST_HOPS
+    most = _MAX_HOPS_OF_ONE if resource.type == AWS_INSTANCE else _MAX_HOPS
     if hops is not None and ((limit := number(hops)) is None or limit > most):
         yield Wrong(path=f"{options}.httpPutResponseHopLimit", value=hops, message=f"must be at most {most}")
     tags = resource.at(options, "instanceMetadataTags")

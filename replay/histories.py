@@ -19,14 +19,14 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 
-MOST_AVAILABLE: Final = 1e9
+MAX_AVAILABLE: Final = 1e9
 """Upper limit of available instances per zone. A larger value means unlimited capacity."""
 
 TICK: Final = 10.0
 """Seconds between two decisions of the rule."""
-MOST_TICKS: Final = 500_000
+MAX_TICKS: Final = 500_000
 """Maximum number of ticks. The ticks of a longer history are longer."""
-MOST_PIECES: Final = 1_000_000
+MAX_PIECES: Final = 1_000_000
 PIECES_OF_TICK: Final = 100
 """Arrivals are recorded in parts of a tick, because waits can be shorter than a tick. Long histories have fewer
 parts.
@@ -89,7 +89,7 @@ def load_market(path: Path) -> MarketHistory:
         zones=zones,
         times=times[starts[:-1]],
         # a zone without a row has no capacity at that tick, because the recording saw no instance there
-        available=by_tick(np.minimum(table.numbers["available"], MOST_AVAILABLE), missing=0.0),
+        available=by_tick(np.minimum(table.numbers["available"], MAX_AVAILABLE), missing=0.0),
         prices=None if prices is None else by_tick(prices, missing=float("nan")),
     )
 
@@ -238,7 +238,7 @@ def load_requests(path: Path, tokens_per_request: float | None) -> Arrivals:
     begins = _moment(float(times[0]))
     times = times - times[0]
     span = float(times[-1])
-    tick = max(TICK, span / MOST_TICKS)
+    tick = max(TICK, span / MAX_TICKS)
     ticks = int(span // tick) + 1
     per = _pieces_of_tick(ticks)
     places = np.minimum((times * (per / tick)).astype(np.int32), ticks * per - 1)
@@ -261,7 +261,7 @@ def _of_rates(times: Floats, rates: Floats, per_request: float) -> Arrivals:
     times -= times[0]  # floats that count seconds since 1970 are too imprecise for times within a tick
     steps = np.diff(times)
     edges = np.append(times, times[-1] + np.median(steps[steps > 0]))
-    tick = max(TICK, float(edges[-1]) / MOST_TICKS)
+    tick = max(TICK, float(edges[-1]) / MAX_TICKS)
     whole = np.concatenate(([0.0], np.cumsum(rates * np.diff(edges) * per_request)))
     looks = np.append(np.arange(0.0, edges[-1], tick), edges[-1])
     per = _pieces_of_tick(len(looks) - 1)
@@ -288,4 +288,4 @@ def _moment(first: float) -> datetime:
 
 
 def _pieces_of_tick(ticks: int) -> int:
-    return min(PIECES_OF_TICK, max(1, MOST_PIECES // ticks))
+    return min(PIECES_OF_TICK, max(1, MAX_PIECES // ticks))

@@ -17,7 +17,7 @@ from replay.sizers import Queue, Sizer, needed
 
 RATE_SPAN: Final = 60.0
 """Demand is the mean over this many seconds."""
-MOST: Final = 1_000_000
+MAX_REPLICAS: Final = 1_000_000
 """Maximum number of replicas."""
 
 
@@ -66,7 +66,7 @@ def play(arrivals: Arrivals, terms: RequestTerms, sizer: Sizer, name: str) -> Re
     tick, per_tick = arrivals.tick, terms.tokens_per_second * arrivals.tick
     span = max(1, round(RATE_SPAN / tick))
     recent: deque[float] = deque(maxlen=span)
-    ready = min(MOST, max(1, needed(float(arrivals.tokens[:span].mean()) / per_tick)))
+    ready = min(MAX_REPLICAS, max(1, needed(float(arrivals.tokens[:span].mean()) / per_tick)))
     booting: deque[float] = deque()
     line, served_by = _Line(), list[int]()
     per_request = np.broadcast_to(arrivals.tokens_per_request, len(arrivals.tokens)).tolist()
@@ -77,7 +77,7 @@ def play(arrivals: Arrivals, terms: RequestTerms, sizer: Sizer, name: str) -> Re
         demand = sum(recent) / len(recent) / per_tick
         running = ready + len(booting)
         waiting = Queue(requests=line.backlog / each, replica_s=line.backlog / terms.tokens_per_second)
-        target = min(MOST, max(0, sizer.target(at, demand, ready, running, waiting)))
+        target = min(MAX_REPLICAS, max(0, sizer.target(at, demand, ready, running, waiting)))
         score.moves += target != running
         while ready + len(booting) < target:
             booting.append(at + terms.cold_start)

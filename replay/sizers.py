@@ -14,7 +14,7 @@ from watchdogs.scale.view import Demand, Pressure, ScalePool
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
-MOST: Final = 1_000_000
+MAX_REPLICAS: Final = 1_000_000
 ROOT: Final = 0.75
 """Spare replicas of the peak-root rule, per square root of the highest demand of an hour."""
 STABLE_AFTER: Final = 300.0
@@ -100,7 +100,7 @@ class OwnSizer:
             policy=self.policy,
             target=running if self._target is None else self._target,
             min=1,
-            max=MOST,
+            max=MAX_REPLICAS,
             ready=ready,
             demand=Demand(now=work, peak=self._peak.saw(at, work)),
             pressure=Pressure(reporting=ready, waiting=queue.requests, backlog_s=queue.replica_s),

@@ -38,7 +38,7 @@ ROUNDS: Final = 1000
 """Maximum number of rounds in one tick, in addition to one per instance and zone. A rule that exceeds it would never
 stop.
 """
-MOST: Final = 1_000_000
+MAX_INSTANCES: Final = 1_000_000
 """Groups of the replay have no size limit of their own; the market limits them."""
 
 
@@ -293,7 +293,7 @@ class LiveSpotRule:
                 capacity_type=CapacityType.SPOT,
                 zone=zone,
                 desired=held[place],
-                max=MOST,
+                max=MAX_INSTANCES,
                 usd_per_hour=Decimal(repr(state.price(place))),
                 losses_per_hour=self._memories[place].losses_per_hour,
             )
@@ -304,13 +304,13 @@ class LiveSpotRule:
             capacity_type=CapacityType.ON_DEMAND,
             zone=None,
             desired=held[ON_DEMAND],
-            max=MOST,
+            max=MAX_INSTANCES,
         )
         return SpotPool(
             name="replay",
             target=terms.target,
             spare=terms.spare,
-            max=MOST,
+            max=MAX_INSTANCES,
             policy=self.policy,
             groups=[*spots, on_demand],
             members=[_member(state, machine) for machine in state.machines],

@@ -27,7 +27,7 @@ LOCAL: Final = "-local"
 NAME: Final = re.compile(r"(aws|gcp)-[a-z]([a-z0-9-]{0,14}[a-z0-9])?")
 LARGEST_PLAN: Final = 64 * 1024 * 1024
 LARGEST_SETTINGS: Final = 1024 * 1024
-MOST_STACKS: Final = 50
+MAX_STACKS: Final = 50
 LIMIT_S: Final = 300
 LARGEST_PART: Final = 8_000
 """Maximum number of characters of one command's output in the report."""
@@ -59,8 +59,8 @@ def judge(plans: Path, checkout: Path, base: Path, check: Judge, cost: Judge) ->
     theirs, ours = _settings_folder(checkout), base.joinpath(*SETTINGS)
     known, proposed, planned = _stacks(ours), _stacks(theirs), _names(plans, "", ".json")
     stacks = sorted({*known, *proposed, *planned})
-    if len(stacks) > MOST_STACKS:
-        raise DataError(f"{len(stacks)} environments: at most {MOST_STACKS} are judged")
+    if len(stacks) > MAX_STACKS:
+        raise DataError(f"{len(stacks)} environments: at most {MAX_STACKS} are judged")
     with tempfile.TemporaryDirectory(prefix="gpufleet-judge-") as folder:
         return tuple(_verdict(stack, plans, theirs, ours, Path(folder), check, cost) for stack in stacks)
 

@@ -13,7 +13,7 @@ from gpufleet.domain.rsa import KeyFormError, public_key
 from serving.engine_container import launch_of
 
 VERSION: Final = 1
-MOST_ORDER_KEYS: Final = 2
+MAX_ORDER_KEYS: Final = 2
 """The key in use, and the previous or next one during a rotation."""
 _LONGEST_S: Final = 7 * 86400
 
@@ -197,8 +197,8 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 def _keys(found: object) -> tuple[str, ...]:
     keys = tuple(str(each) for each in cast("list[object]", found)) if isinstance(found, list) else ()
-    if not 1 <= len(keys) <= MOST_ORDER_KEYS:
-        raise ValueError(f"order_keys: must be one or {MOST_ORDER_KEYS} public keys")
+    if not 1 <= len(keys) <= MAX_ORDER_KEYS:
+        raise ValueError(f"order_keys: must be one or {MAX_ORDER_KEYS} public keys")
     for key in keys:
         try:
             public_key(key)

@@ -14,7 +14,7 @@ from serving.instance_settings import InstanceSettings, to_json
 LARGEST: Final = 16 * 1024
 """Maximum size of user data on EC2, in bytes before Base64."""
 ARCHIVE_NAME: Final = "gpufleet-node.pyz"
-LEAST_PYTHON: Final = (3, 11)
+MIN_PYTHON: Final = (3, 11)
 """Minimum Python version for the node agent, which runs on `python3` of the machine image."""
 
 
@@ -37,8 +37,8 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
         fetch=FETCH[settings.cloud],
         archive=ARCHIVE_NAME,
         power_off_s=int(settings.power_off_after.total_seconds()),
-        python=LEAST_PYTHON,
-        python_words=".".join(map(str, LEAST_PYTHON)),
+        python=MIN_PYTHON,
+        python_words=".".join(map(str, MIN_PYTHON)),
     )
     if len(script.encode()) > LARGEST:
         raise UserDataError(

@@ -13,7 +13,7 @@ from gpufleet.settings.environment import PoolSettings, Settings
 from gpufleet.settings.problems import Problem
 from serving.engine_container import find_launch
 from serving.engines import CONTRACTS
-from serving.engines.launch import MOST_ADAPTERS, ArgumentError, check_environment, wrong_adapters
+from serving.engines.launch import MAX_ADAPTERS, ArgumentError, check_environment, wrong_adapters
 
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """Values that switch an option on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`). They are not secrets, whatever the
@@ -231,8 +231,8 @@ def _served_name(settings: Settings, pool: PoolSettings, path: str) -> Iterator[
 def _adapters(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Problem]:
     """Check the number of adapters, their names in requests, and the models that they name."""
     served = pool.served_name or pool.model
-    if len(pool.adapters) > MOST_ADAPTERS:
-        wrong = f"has {len(pool.adapters)} adapters, and an instance loads at most {MOST_ADAPTERS}"
+    if len(pool.adapters) > MAX_ADAPTERS:
+        wrong = f"has {len(pool.adapters)} adapters, and an instance loads at most {MAX_ADAPTERS}"
         yield Problem(path=f"{path}.adapters", wrong=wrong, remedy="use several pools")
     known = {model.name for model in settings.models}
     launch = find_launch(pool.engine.kind)

@@ -22,7 +22,7 @@ _SECRETS: Final = {
     Cloud.GCP: (r"[A-Za-z0-9_-]{1,255}", "a secret of Secret Manager"),
 }
 """The name format of each secret store, and what a name refers to."""
-_MOST_ORDER_KEYS: Final = 2
+_MAX_ORDER_KEYS: Final = 2
 _MACHINES: Final = {
     Cloud.AWS: (r"[a-z][a-z0-9-]*\.[a-z0-9-]+", "m6i.large"),
     Cloud.GCP: (r"[a-z][a-z0-9]*-[a-z0-9-]+", "e2-medium"),
@@ -100,7 +100,7 @@ def _secret_name(settings: Settings, path: str, name: str, customary: str) -> It
 
 def _order_keys(settings: Settings, root: str) -> Iterator[Problem]:
     keys, path = settings.orders.public_keys, f"{root}.orders.public_keys"
-    if not 1 <= len(keys) <= _MOST_ORDER_KEYS:
+    if not 1 <= len(keys) <= _MAX_ORDER_KEYS:
         remedy = "write the key in use (`gpufleet bootstrap` prints it) and, during a key rotation, also the new key"
         yield Problem(path=path, wrong="must contain one or two keys", value=len(keys), remedy=remedy)
         return

@@ -11,7 +11,7 @@ from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Group, Instance
 from watchdogs.ports import Ports
 
-MOST: Final = 100
+MAX_INSTANCES: Final = 100
 """Instances whose hooks one pass completes, one call each; the next pass continues."""
 
 
@@ -26,7 +26,7 @@ def complete(
     waiting = [group for group in groups if group.waiting_to_serve or group.waiting_to_end]
     statuses = _statuses(ports, waiting, listed, known)
     errors: dict[str, str] = {}
-    left = MOST
+    left = MAX_INSTANCES
     for group in waiting:
         serving = [key for key in sorted(group.waiting_to_serve) if _has_served(statuses.get(key))][:left]
         left -= len(serving)

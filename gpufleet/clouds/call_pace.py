@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 CALLS_PER_SECOND: Final = 10.0
-"""Most API calls to one account or project: far below the limits that the clouds share with its own programs."""
+"""Maximum rate of API calls to one account or project: far below the limits, which its other programs share."""
 
 
 class CallPace:

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, cast
 
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_BYTES: Final = 4 * 1024 * 1024
 WAVE: Final = timedelta(hours=1)
 """Alerts that join a group within this time of its first alert do not create a message; later ones do."""
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 class WebhookError(ValueError):
@@ -100,9 +100,9 @@ def _text(
     count = len(firing) + more
     lines = [f"{head}: {count} firing" if count > 1 else head]
     summaries = list(dict.fromkeys(_summary(alert) for alert in firing))
-    lines += [f"• {summary}" for summary in summaries[:_MOST_NAMED] if summary]
-    if len(summaries) > _MOST_NAMED:
-        lines.append(f"• and {len(summaries) - _MOST_NAMED} more")
+    lines += [f"• {summary}" for summary in summaries[:_MAX_NAMED] if summary]
+    if len(summaries) > _MAX_NAMED:
+        lines.append(f"• and {len(summaries) - _MAX_NAMED} more")
     runbook = _mapping(firing[0].get("annotations", {}), "`annotations`").get("runbook")
     return "\n".join([*lines, *([f"What to do: {runbook}"] if runbook else [])])
 

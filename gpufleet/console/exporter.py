@@ -54,7 +54,7 @@ class FleetMetrics:
     """Quotas with a known limit."""
 
 
-LEAST_COVERED = timedelta(minutes=5)
+MIN_COVERED = timedelta(minutes=5)
 """A rate over a shorter time is not meaningful."""
 
 
@@ -135,7 +135,7 @@ def _quotas(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, QuotaUse]]:
 def _rates(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for one in facts.spends:
-            if one.covered >= LEAST_COVERED:
+            if one.covered >= MIN_COVERED:
                 whole = money.total(c.amount for c in one.charges if c.amount is not None)
                 yield {"environment": facts.environment, "window": one.window}, _per_hour(whole, one.covered)
 
@@ -143,7 +143,7 @@ def _rates(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
 def _parts(found: Iterable[FleetMetrics]) -> Iterator[tuple[Labels, float]]:
     for facts in found:
         for one in facts.spends:
-            if one.window != "1h" or one.covered < LEAST_COVERED:
+            if one.window != "1h" or one.covered < MIN_COVERED:
                 continue
             parts: dict[tuple[str, str, str], Decimal] = {}
             for charge in one.charges:

@@ -13,7 +13,7 @@ from gpufleet.costs.waste import Waste
 from gpufleet.domain import money
 from gpufleet.domain.decisions import Past
 
-MOST_SERIES: Final = 7
+MAX_SERIES: Final = 7
 """Parts with a colour of their own, those with the highest costs; the others are drawn as one."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -127,11 +127,11 @@ def series(history: CostHistory, by: Grouping) -> list[Series]:
 
 def drawn(found: Sequence[Series]) -> list[Series]:
     """The series of the chart: the first ones, and the sum of the others."""
-    if len(found) <= MOST_SERIES + 1:
+    if len(found) <= MAX_SERIES + 1:
         return list(found)
-    smaller = found[MOST_SERIES:]
+    smaller = found[MAX_SERIES:]
     others = [added([one.amounts[number] for one in smaller]) for number in range(len(smaller[0].amounts))]
-    return [*found[:MOST_SERIES], Series(name=f"{len(smaller)} others", amounts=others)]
+    return [*found[:MAX_SERIES], Series(name=f"{len(smaller)} others", amounts=others)]
 
 
 def _amount(interval: CostInterval, cost: Cost) -> Amount:

@@ -21,10 +21,10 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import Past
 
 UNKNOWN: Final = "not known"
-MOST_NAMES: Final = 200
+MAX_NAMES: Final = 200
 """Rows of the table of parts. Those after the first `_FIRST` are folded, as are actions."""
 _FIRST: Final = 10
-MOST_KEPT: Final = 5
+MAX_KEPT: Final = 5
 """Instances of one cause of waste that have a button."""
 _LINES: Final = 4
 """Number of horizontal lines of the chart, at most one more."""
@@ -234,7 +234,7 @@ def _values(  # noqa: PLR0913 - one interval
 
 def _parts(by: Grouping, shown: Sequence[Series], sums: Sequence[Amount], step: Decimal) -> str:
     whole = history.added(sums)
-    coloured = history.MOST_SERIES if len(shown) > history.MOST_SERIES + 1 else len(shown)
+    coloured = history.MAX_SERIES if len(shown) > history.MAX_SERIES + 1 else len(shown)
     costs = _rounded([one.total for one in shown], whole, step)
     names = (by.value, "USD", "share")
     rows = [
@@ -246,10 +246,10 @@ def _parts(by: Grouping, shown: Sequence[Series], sums: Sequence[Amount], step: 
                 _share(one.total, whole),
             ),
         )
-        for number, (one, cost) in enumerate(zip(shown[:MOST_NAMES], costs, strict=False))
+        for number, (one, cost) in enumerate(zip(shown[:MAX_NAMES], costs, strict=False))
     ]
     total = markup.row(names, ("<b>total</b>", f"<b>{_whole(whole, step)}</b>", ""))
-    cut = f'<p class="soft">and {len(shown) - MOST_NAMES} more</p>' if len(shown) > MOST_NAMES else ""
+    cut = f'<p class="soft">and {len(shown) - MAX_NAMES} more</p>' if len(shown) > MAX_NAMES else ""
     return f'<div class="narrow">{_folded(names, [total, *rows], cards=False)}{cut}</div>'
 
 
@@ -347,7 +347,7 @@ def _waste(view: FleetView, waste: Sequence[Waste], stamp: str) -> str:
             ),
             long={"what to do", "action"},
         )
-        for one in waste[: markup.MOST]
+        for one in waste[: markup.MAX_ENTRIES]
     )
     note = (
         '<p class="soft">Keep protects an instance from the idle watchdog for 4 hours. Pause stops all watchdogs of a'
@@ -358,13 +358,13 @@ def _waste(view: FleetView, waste: Sequence[Waste], stamp: str) -> str:
 
 def _actions(view: FleetView, waste: Waste, running: dict[str, InstanceView], stamp: str) -> Iterable[str]:
     here = [running[name] for name in waste.resources if name in running] if waste.cause in _KEEPABLE else []
-    for one in here[:MOST_KEPT]:
+    for one in here[:MAX_KEPT]:
         brake = _brake(view, BrakeKind.KEEP, one.id)
         end = text.NOTHING if brake is None else _end(brake)
         done = f"kept {end}" if brake is not None else markup.keep_button(view, one, stamp)
         yield f'<div class="act">{markup.instance_link(view, one)} {done}</div>'
-    if here[MOST_KEPT:]:
-        yield f'<div class="soft">and {len(here) - MOST_KEPT} more instances</div>'
+    if here[MAX_KEPT:]:
+        yield f'<div class="soft">and {len(here) - MAX_KEPT} more instances</div>'
     if waste.pool in {pool.name for pool in view.pools}:
         brake = _brake(view, BrakeKind.PAUSE, waste.pool)
         fields = {"fleet": view.name, "pool": waste.pool, "stamp": stamp}

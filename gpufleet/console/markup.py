@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 from gpufleet.console.style import CSS
 from gpufleet.console.view import FleetView, InstanceView
 
-MOST: Final = 20
+MAX_ENTRIES: Final = 20
 """Maximum number of entries in a list; the others are counted."""
 _TEXT_COLUMNS: Final = frozenset(
     {
@@ -60,7 +60,7 @@ def instance_link(view: FleetView, one: InstanceView) -> str:
 
 def more(count: int) -> str:
     """The number of entries that a list does not show."""
-    return f'<p class="soft">and {count - MOST} more</p>' if count > MOST else ""
+    return f'<p class="soft">and {count - MAX_ENTRIES} more</p>' if count > MAX_ENTRIES else ""
 
 
 def table(names: Sequence[str], rows: str, *, cards: bool = True) -> str:

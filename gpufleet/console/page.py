@@ -221,7 +221,7 @@ def _alerts(view: FleetView) -> str:
     items = "".join(
         f'<li class="{"bad" if a.severity == text.PAGE else "warn"}">{escape(a.name)} {escape(a.pool or "")} '
         f"{escape(a.instance_id or '')}{f' x{a.count}' if a.count > 1 else ''} ({escape(a.severity)})</li>"
-        for a in first[: markup.MOST]
+        for a in first[: markup.MAX_ENTRIES]
     )
     return f"<ul>{items}</ul>{markup.more(len(view.read.alerts))}"
 
@@ -240,7 +240,7 @@ def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
                 markup.keep_button(view, one, stamp),
             ),
         )
-        for one in marked[: markup.MOST]
+        for one in marked[: markup.MAX_ENTRIES]
     )
     return markup.table(names, rows) + markup.more(len(marked))
 
@@ -259,7 +259,7 @@ def _draining(view: FleetView, draining: Sequence[InstanceView]) -> str:
             ),
             long={"why"},
         )
-        for one in draining[: markup.MOST]
+        for one in draining[: markup.MAX_ENTRIES]
     )
     return markup.table(names, rows) + markup.more(len(draining))
 
@@ -320,5 +320,5 @@ def _lines(title: str, lines: Iterable[str]) -> str:
     found = list(lines)
     if not found:
         return ""
-    items = "".join(f"<li>{escape(line)}</li>" for line in found[: markup.MOST])
+    items = "".join(f"<li>{escape(line)}</li>" for line in found[: markup.MAX_ENTRIES])
     return f"<h2>{escape(title)}</h2><ul>{items}</ul>{markup.more(len(found))}"

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote
 
 from gpufleet.console import history_page, page
 from gpufleet.console.access import COOKIE, SESSION_S, Access
-from gpufleet.console.alerts import MOST_BYTES, AlertMessage, WebhookError, read
+from gpufleet.console.alerts import MAX_BYTES, AlertMessage, WebhookError, read
 from gpufleet.console.document import document
 from gpufleet.console.history import CostHistory, Grouping, Period
 from gpufleet.console.view import FleetView, InstanceView
@@ -26,9 +26,9 @@ from gpufleet.metrics_page import CONTENT_TYPE
 ALERTS: Final = "/alerts"
 REFUSED: Final = frozenset({401, 403, 404, 405, 413})
 REFUSALS_S: Final = 10.0
-MOST_REFUSALS: Final = 20
+MAX_REFUSALS: Final = 20
 """Maximum number of log lines within `REFUSALS_S`. The next line counts the omitted ones."""
-MOST_FORM: Final = 4096
+MAX_FORM: Final = 4096
 _LIMITS: Final = ServerLimits(idle_s=15)
 _OPEN: Final = frozenset({"GET /healthz", "GET /metrics", "POST /sign-in"})
 """Requests that need no authentication."""
@@ -177,7 +177,7 @@ class Console:
     def _alerts(self, request: HttpRequest) -> Answer:
         """Handles Alertmanager's post. It needs the token as `Authorization: Bearer`."""
         try:
-            notice = read(json.loads(request.body(MOST_BYTES)))
+            notice = read(json.loads(request.body(MAX_BYTES)))
         except (WebhookError, ValueError, RecursionError) as error:
             return _plain(400, str(error))
         try:
@@ -269,7 +269,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _form(request: HttpRequest) -> dict[str, str]:
-    return _fields(request.body(MOST_FORM).decode(errors="replace"))
+    return _fields(request.body(MAX_FORM).decode(errors="replace"))
 
 
 def _html(body: str, status: int = 200) -> Answer:
@@ -302,7 +302,7 @@ class Refusals:
         with self._lock:
             if self._clock() - self._began >= REFUSALS_S:
                 self._began, self._written = self._clock(), 0
-            if self._written == MOST_REFUSALS:
+            if self._written == MAX_REFUSALS:
                 self._omitted += 1
                 return
             self._written += 1

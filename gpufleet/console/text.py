@@ -14,7 +14,7 @@ from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import CapacityType
 
 NOTHING: Final = "–"
-_MOST_LINES: Final = 5
+_MAX_LINES: Final = 5
 """Maximum number of lines of one kind; the others are counted."""
 PAGE: Final = "page"
 """The severity of alerts that page the on-call person (`hosts.monitoring.alerts.Severity`)."""
@@ -150,9 +150,9 @@ def market(zone: str, machine_type: str, spot: Decimal | None, on_demand: Decima
 
 
 def _cut(lines: list[str]) -> list[str]:
-    if len(lines) <= _MOST_LINES:
+    if len(lines) <= _MAX_LINES:
         return lines
-    return [*lines[: _MOST_LINES - 1], f"  and {len(lines) - _MOST_LINES + 1} more like the last"]
+    return [*lines[: _MAX_LINES - 1], f"  and {len(lines) - _MAX_LINES + 1} more like the last"]
 
 
 def _times(count: int) -> str:

@@ -16,7 +16,7 @@ from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.decisions import Past
 
 HELP: Final = "s sort  p pool  up/down choose  enter decisions  esc back  q quit"
-_MOST_ACTS: Final = 20
+_MAX_ACTS: Final = 20
 
 
 class Sort(StrEnum):
@@ -149,7 +149,7 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> Re
     for name in ("when", "watchdog", "what", "outcome"):
         table.add_column(name, no_wrap=True)
     table.add_column("why", overflow="fold")
-    for act in acts[:_MOST_ACTS]:
+    for act in acts[:_MAX_ACTS]:
         why = act.decision.reason.sentence + (f": {act.detail}" if act.detail else "")
         outcome = text.NOTHING if act.outcome is None else act.outcome.kind.sentence
         cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.decision.action.sentence, outcome, why)

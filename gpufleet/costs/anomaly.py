@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 FACTOR: Final = Fraction(3, 2)
 """A figure is an anomaly above (or its inverse below) this multiple of the usual."""
 
-LEAST_USD_PER_HOUR: Final = Fraction(1)
+MIN_USD_PER_HOUR: Final = Fraction(1)
 """Smaller changes are not reported."""
 
 
@@ -144,7 +144,7 @@ def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
     found: list[Anomaly] = []
     if _differs(now, before) and _is_far(now, before, Fraction(1)):
         found.append(Anomaly(what="USD/h", now=now.usd, usual=before.usd, split=split, cause=cause, **unknown))
-    if before.tokens and now.tokens and now.usd >= LEAST_USD_PER_HOUR:
+    if before.tokens and now.tokens and now.usd >= MIN_USD_PER_HOUR:
         old, new = before.usd * 1_000_000 / before.tokens, now.usd * 1_000_000 / now.tokens
         if _is_far(now, before, Fraction(now.tokens, before.tokens)):
             found.append(
@@ -154,8 +154,8 @@ def anomalies(now: Hour, weeks: Sequence[Hour], cause: str) -> list[Anomaly]:
 
 
 def _differs(now: Hour, before: Hour) -> bool:
-    rise = before.most is not None and now.least - before.most >= LEAST_USD_PER_HOUR
-    return rise or (now.most is not None and before.least - now.most >= LEAST_USD_PER_HOUR)
+    rise = before.most is not None and now.least - before.most >= MIN_USD_PER_HOUR
+    return rise or (now.most is not None and before.least - now.most >= MIN_USD_PER_HOUR)
 
 
 def _is_far(now: Hour, before: Hour, volume: Fraction) -> bool:

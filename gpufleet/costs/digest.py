@@ -12,7 +12,7 @@ from gpufleet.costs.waste import Waste
 from gpufleet.costs.waste import total as waste_total
 from gpufleet.domain import money
 
-MOST_ROWS = 10
+MAX_ROWS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ def all_waste_lines(digest: Digest) -> list[str]:
     return [*waste_lines(digest.waste), *slice_view.idle_lines(digest.report.slices)]
 
 
-def waste_lines(found: Sequence[Waste], most: int = MOST_ROWS) -> list[str]:
+def waste_lines(found: Sequence[Waste], most: int = MAX_ROWS) -> list[str]:
     """The most expensive waste, each with advice."""
     step = render.step_of(waste_total(found))
     lines = [
@@ -158,12 +158,12 @@ def savings_lines(found: Savings) -> list[str]:
     stopped = f"{_least(found.unpriced_stops > 0)}{render.dollars(found.stopped, step)} USD"
     count = len(found.stops)
     lines.append(f"{stopped}  by ending {count} idle instance{'' if count == 1 else 's'}")
-    for one in found.stops[:MOST_ROWS]:
+    for one in found.stops[:MAX_ROWS]:
         ended = f"{one.stop.instance_id} ({one.stop.pool or 'no pool'})"
         saved = "unknown" if one.amount is None else f"{render.dollars(one.amount, step)} USD"
         lines.append(f"    {saved}  {ended}, counted until {one.because}")
-    if len(found.stops) > MOST_ROWS:
-        lines.append(f"    and {len(found.stops) - MOST_ROWS} more")
+    if len(found.stops) > MAX_ROWS:
+        lines.append(f"    and {len(found.stops) - MAX_ROWS} more")
     fallback = f"{_least(bool(found.unpriced_fallback))}{render.dollars(found.fallback, step)} USD"
     sign = "" if found.fallback == 0 and not found.unpriced_fallback else "−"
     lines.append(f"{sign}{fallback}  cost of on-demand that replaced spot{_no_price(found.unpriced_fallback)}")
@@ -187,5 +187,5 @@ def as_text(digest: Digest) -> str:
 def pool_table(digest: Digest) -> str:
     """The most expensive pools and the total, at most ten rows."""
     rows = render.rows(digest.report, By.POOL)
-    short = [*rows[: MOST_ROWS - 1], rows[-1]] if len(rows) > MOST_ROWS else rows
+    short = [*rows[: MAX_ROWS - 1], rows[-1]] if len(rows) > MAX_ROWS else rows
     return render.table([("pool", *render.HEADINGS[1:]), *short])

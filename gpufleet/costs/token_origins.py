@@ -102,7 +102,7 @@ def token_origins(
     return found
 
 
-_MOST: Final = 5
+_MAX_POOLS: Final = 5
 
 
 def lines(origins: Sequence[TokenOrigin]) -> list[str]:
@@ -119,8 +119,8 @@ def lines(origins: Sequence[TokenOrigin]) -> list[str]:
 
 
 def _names(pools: Sequence[str]) -> str:
-    more = f" and {len(pools) - _MOST} more" if len(pools) > _MOST else ""
-    return ("pool " if len(pools) == 1 else "pools ") + ", ".join(pools[:_MOST]) + more
+    more = f" and {len(pools) - _MAX_POOLS} more" if len(pools) > _MAX_POOLS else ""
+    return ("pool " if len(pools) == 1 else "pools ") + ", ".join(pools[:_MAX_POOLS]) + more
 
 
 def sources_of(origins: Iterable[TokenOrigin], pool: str | None = None) -> str:

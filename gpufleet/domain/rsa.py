@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-LEAST_BITS: Final = 2048
-MOST_BITS: Final = 4096
+MIN_BITS: Final = 2048
+MAX_BITS: Final = 4096
 """A larger key gives no benefit and costs the agent time for each order."""
 EXPONENT: Final = 65537
 """The only accepted public exponent: small exponents make forged paddings easy."""
@@ -81,8 +81,8 @@ def public_key(text: str) -> PublicKey:
             "is not an RSA public key in PEM or base64 (SubjectPublicKeyInfo, exponent 65537)"
         ) from error
     bits = key.modulus.bit_length()
-    if not LEAST_BITS <= bits <= MOST_BITS:
-        raise KeyFormError(f"has {bits} bits, must have {LEAST_BITS} to {MOST_BITS}")
+    if not MIN_BITS <= bits <= MAX_BITS:
+        raise KeyFormError(f"has {bits} bits, must have {MIN_BITS} to {MAX_BITS}")
     return key
 
 

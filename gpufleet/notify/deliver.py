@@ -27,7 +27,7 @@ REFUSED_LOOK_UPS: Final = 3
 """Number of permanently refused look-ups. Afterwards the message is posted again, marked as a possible repeat."""
 FAILED_LOOK_UPS: Final = 12
 """The same for look-ups that fail in another way: about half an hour."""
-MOST_UNCLEAR: Final = 60
+MAX_UNCLEAR: Final = 60
 """Attempts after which an unconfirmed message is given up (`gpufleet slack retry` sends it again)."""
 FIRST_WAIT: Final = timedelta(seconds=1)
 LONGEST_WAIT: Final = timedelta(minutes=5)
@@ -114,7 +114,7 @@ class Delivery:
                 outbox.mark_waiting(self.engine, taken.id, token, self._after(taken, after), error)
                 done.later += 1
                 return False
-            case Unknown(error=error) if taken.attempts >= MOST_UNCLEAR:
+            case Unknown(error=error) if taken.attempts >= MAX_UNCLEAR:
                 outbox.mark_unconfirmed(self.engine, taken.id, token, f"delivery was never confirmed: {error}")
                 done.refused += 1
                 return True

@@ -21,7 +21,7 @@ from gpufleet.notify.buttons import ClickError, read_click
 from gpufleet.notify.clicks import ClickHandler
 
 PATH: Final = "/slack/actions"
-MOST_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 256 * 1024
 OLDEST: Final = timedelta(minutes=5)
 _LIMITS: Final = ServerLimits(request_s=5, idle_s=5)
 
@@ -72,7 +72,7 @@ def serve_http(host: str, port: int, secret: str, clicks: ClickHandler, now: Cal
     """Serve `POST /slack/actions`, for installations that Slack can reach. Raises OSError when the port is taken."""
 
     def click(request: HttpRequest) -> Answer:
-        body = request.body(MOST_BYTES)
+        body = request.body(MAX_BYTES)
         if not is_signed(secret, request.header, body, now()):
             return Answer(status=HTTPStatus.UNAUTHORIZED, body="the request is not signed")
         try:

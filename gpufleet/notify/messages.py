@@ -6,11 +6,11 @@ from typing import Any, Final, cast
 
 from gpufleet.ledger.outbox import Message, escape
 
-MOST_BLOCKS: Final = 50
+MAX_BLOCKS: Final = 50
 LONGEST_SECTION: Final = 3_000
 LONGEST_HEADER: Final = 150
 LONGEST_FIELD: Final = 2_000
-MOST_FIELDS: Final = 10
+MAX_FIELDS: Final = 10
 LONGEST_TOTAL: Final = 13_000
 """Below 13,200 characters, the measured limit at which Slack refuses a message (bolt-js issue 2509)."""
 
@@ -45,7 +45,7 @@ def within_limits(blocks: Sequence[Mapping[str, Any]], more: str) -> list[Mappin
     length = _weight(more)
     for block in blocks:
         length += _length(block)
-        if len(kept) + 1 >= MOST_BLOCKS or length > LONGEST_TOTAL:
+        if len(kept) + 1 >= MAX_BLOCKS or length > LONGEST_TOTAL:
             return [*kept, section(more)]
         kept.append(block)
     return kept
@@ -78,7 +78,7 @@ def digest_message(
     """The digest: header, numbers with their trend, top waste, table, notes about the numbers."""
     fields = [
         {"type": "mrkdwn", "text": cut(f"*{name}*\n{value} {trend}".rstrip(), LONGEST_FIELD)}
-        for name, value, trend in numbers[:MOST_FIELDS]
+        for name, value, trend in numbers[:MAX_FIELDS]
     ]
     blocks: list[Mapping[str, Any]] = [header(title), {"type": "section", "fields": fields}]
     if waste:

@@ -21,10 +21,10 @@ from gpufleet.scan.model import (
     VerdictReason,
 )
 
-MOST_NAMED: Final = 100
-"""Most instances in one command."""
+MAX_NAMED: Final = 100
+"""Maximum number of instances in one command."""
 _TARGETS: Final = 50
-"""Most instances that one `aws ssm send-command` names."""
+"""Maximum number of instances that one `aws ssm send-command` names."""
 _OPS_AGENT: Final = (
     "curl -sSO https://dl.google.com/cloudagents/add-google-cloud-ops-agent-repo.sh"
     " && sudo bash add-google-cloud-ops-agent-repo.sh --also-install"
@@ -346,7 +346,7 @@ def _aws_options(scope: ScanScope, profiles: Mapping[str, str]) -> str:
     return (f" --profile {shlex.quote(profile)}" if profile else "") + f" --region {scope.region}"
 
 
-def _parts(instances: Sequence[ScannedInstance], most: int = MOST_NAMED) -> Iterable[Sequence[ScannedInstance]]:
+def _parts(instances: Sequence[ScannedInstance], most: int = MAX_NAMED) -> Iterable[Sequence[ScannedInstance]]:
     return (instances[start : start + most] for start in range(0, len(instances), most))
 
 

@@ -17,7 +17,7 @@ DELAY: Final = timedelta(minutes=5)
 SAMPLES_PER_HOUR: Final = 60
 """The CloudWatch agent and the Ops Agent collect once a minute by default."""
 COVERED: Final = 0.9
-"""Least share of the samples of an hour."""
+"""Minimum share of the samples of an hour."""
 IDLE_POWER_SHARE: Final = 0.35
 """Highest power at rest as a share of the rated power. GPUs at rest with a loaded model draw 10 % to 30 %."""
 
@@ -50,7 +50,7 @@ class ScanWindows:
     idle: timedelta = timedelta(hours=24)
 
     @property
-    def least_hours(self) -> int:
+    def min_hours(self) -> int:
         """Number of complete hours that contain the idle window."""
         return -(-self.idle // HOUR)
 
@@ -88,8 +88,8 @@ def judge(
     known = {hour: _judge_hour(use.get(hour), gpus, watts, COVERED * expected) for hour in hours}
     idle = sum(state is _Hour.IDLE for state in known.values())
     measured = idle + sum(state is _Hour.WORKED for state in known.values())
-    recent = list(known.values())[-windows.least_hours :]
-    verdict, reason = _verdict(recent, windows.least_hours, has_metric=bool(use))
+    recent = list(known.values())[-windows.min_hours :]
+    verdict, reason = _verdict(recent, windows.min_hours, has_metric=bool(use))
     if reason is VerdictReason.TOO_YOUNG:
         return UseVerdict(verdict=verdict, reason=reason)  # it may still be prepared for its work
     return UseVerdict(verdict=verdict, reason=reason, idle_hours=idle, measured_hours=measured)

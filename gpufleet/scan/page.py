@@ -11,10 +11,10 @@ from gpufleet.scan.advice import Advice
 from gpufleet.scan.judge import ScanWindows
 from gpufleet.scan.model import Scan, Verdict
 
-MOST_ROWS: Final = 500
+MAX_ROWS: Final = 500
 _LONG: Final = ' class="long"'
 _LONGEST_LINE: Final = 24
-"""Most characters of a cell in one line: ids and names fit, messages and owners wrap."""
+"""Maximum number of characters of a cell in one line: ids and names fit, messages and owners wrap."""
 COLOURS: Final = {
     Verdict.IN_USE: "#228833",
     Verdict.IDLE: "#cc3311",
@@ -133,9 +133,9 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], s
     head = "".join(f"<th>{escape(name)}</th>" for name in headings)
     body = "".join(
         "<tr>" + "".join(f"<td{_LONG * (len(cell) > _LONGEST_LINE)}>{shown(cell)}</td>" for cell in cells) + "</tr>"
-        for cells in rows[:MOST_ROWS]
+        for cells in rows[:MAX_ROWS]
     )
-    cut = f'<p class="soft">{len(rows) - MOST_ROWS} more: use --json.</p>' if len(rows) > MOST_ROWS else ""
+    cut = f'<p class="soft">{len(rows) - MAX_ROWS} more: use --json.</p>' if len(rows) > MAX_ROWS else ""
     return (
         f'<h2>{title}</h2><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{cut}"
@@ -143,7 +143,7 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], s
 
 
 def _method(scan: Scan) -> str:
-    hours = ScanWindows(now=scan.at, idle=scan.idle_window).least_hours
+    hours = ScanWindows(now=scan.at, idle=scan.idle_window).min_hours
     return (
         f'<h2>Method</h2><p class="soft">Idle: a GPU metric covers each of the last {hours} hours and all GPUs, and'
         " no GPU worked. Likely idle: power or the engine's own metrics show no work. CPU and network prove nothing"

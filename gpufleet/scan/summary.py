@@ -20,9 +20,9 @@ HEADINGS: Final = (
     *("account", "region", "owner", "age", "capacity", "spot USD/h"),
 )
 LONGEST_CELL: Final = 40
-"""Most characters of an owner in a table. JSON has the whole text."""
+"""Maximum number of characters of an owner in a table. JSON has the whole text."""
 LONGEST_COMMAND: Final = 700
-"""Most characters of a command in a message: Slack accepts 40,000 in all, and cuts longer lines."""
+"""Maximum number of characters of a command in a message: Slack accepts 40,000 in all, and cuts longer lines."""
 NARROW: Final = ("instance", "use", "USD/h", "waste USD", "type", "region", "owner")
 """Headings for a narrow terminal, the most important first."""
 NARROW_CAPACITY: Final = ("id", "unused", "USD/h unused", "type", "total", "place")

@@ -9,7 +9,7 @@ import yaml
 from gpufleet.domain.parsed import is_list, is_map
 
 LARGEST: Final = 1024 * 1024
-MOST_VALUES: Final = 100_000
+MAX_VALUES: Final = 100_000
 """Maximum number of values in a settings file after its aliases are expanded."""
 
 
@@ -64,8 +64,8 @@ def _unfold(value: Any, sizes: dict[int, int], inside: tuple[int, ...]) -> int:
     if key not in sizes:
         items = value.values() if is_map(value) else value
         sizes[key] = 1 + sum(_unfold(item, sizes, (*inside, key)) for item in items)
-    if sizes[key] > MOST_VALUES:
-        raise yaml.YAMLError(f"its aliases expand to more than {MOST_VALUES} values; write the values out")
+    if sizes[key] > MAX_VALUES:
+        raise yaml.YAMLError(f"its aliases expand to more than {MAX_VALUES} values; write the values out")
     return sizes[key]
 
 

@@ -37,7 +37,7 @@ class AlertmanagerSettings:
     """Minimum time between two posts about a changed group. A resolved group is posted after at most this time."""
     repeat_interval: timedelta = timedelta(hours=12)
     """Time until an unchanged group is posted again. The outbox drops duplicates: this only replaces a lost post."""
-    most_alerts: int = 5_000
+    max_alerts: int = 5_000
     """Maximum number of alerts in one post. The post contains the number of the omitted ones."""
 
 
@@ -66,7 +66,7 @@ def render(settings: AlertmanagerSettings) -> str:
                     {
                         "url": settings.webhook,
                         "send_resolved": True,
-                        "max_alerts": settings.most_alerts,
+                        "max_alerts": settings.max_alerts,
                         "http_config": {"authorization": {"credentials_file": settings.token_file}},
                     }
                 ],

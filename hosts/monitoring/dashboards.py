@@ -17,10 +17,10 @@ SOURCE: Final = "gpufleet"
 _HERE: Final = 'environment="$environment"'
 _POOL: Final = f'{_HERE},pool="$pool"'
 _INSTANCE: Final = f'{_HERE},instance_id="$instance"'
-_LEAST_WATTS, _MOST_WATTS = accelerators.RANGES[accelerators.POWER]
+_MIN_WATTS, _MAX_WATTS = accelerators.RANGES[accelerators.POWER]
 _POWER: Final = (
     f"max by (instance_id, {DEVICE_LABEL})"
-    f" ({scaled(accelerators.POWER, _INSTANCE)} >= {_LEAST_WATTS:g} <= {_MOST_WATTS:g})"
+    f" ({scaled(accelerators.POWER, _INSTANCE)} >= {_MIN_WATTS:g} <= {_MAX_WATTS:g})"
 )
 _WIDE: Final = 24
 BUDGET: Final = "gpufleet_budget_usd_per_month"

@@ -8,7 +8,7 @@ import urllib.request
 from http.client import HTTPException, HTTPResponse
 from typing import Final, cast
 
-MOST_BYTES: Final = 32 << 20
+MAX_BYTES: Final = 32 << 20
 """Limit of a response body. A metrics page has a few hundred kilobytes."""
 _PIECE: Final = 64 << 10
 
@@ -22,7 +22,7 @@ def fetch(request: urllib.request.Request | str, limit_s: float) -> bytes:
             answer = cast("HTTPResponse", opened)
             while piece := answer.read1(_PIECE):
                 found += piece
-                if time.monotonic() > until or len(found) > MOST_BYTES:
+                if time.monotonic() > until or len(found) > MAX_BYTES:
                     raise TimeoutError(f"incomplete response after {len(found)} bytes and {limit_s:g} s")
             if answer.length:
                 raise ConnectionError(f"the connection was closed after {len(found)} bytes of the response")

@@ -15,7 +15,7 @@ from gpufleet.domain.rsa import PublicKey
 VERSION: Final = 1
 REMEMBERED: Final = WINDOW * 4
 """How long a nonce is stored: longer than its order is valid (two windows), in case a clock is set back."""
-MOST: Final = 2000
+MAX_NONCES: Final = 2000
 """Maximum number of stored nonces. A watchdog repeats an order in each pass; passes are seconds apart at least."""
 
 
@@ -47,8 +47,10 @@ class Nonces:
             self._taken = {key: when for key, when in self._taken.items() if when > oldest}
             if nonce in self._taken:
                 raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was accepted already: sign a new one")
-            if len(self._taken) >= MOST:
-                raise OrderRefusedError(OrderRefusal.TOO_MANY, f"{MOST} orders within {REMEMBERED}: try again later")
+            if len(self._taken) >= MAX_NONCES:
+                raise OrderRefusedError(
+                    OrderRefusal.TOO_MANY, f"{MAX_NONCES} orders within {REMEMBERED}: try again later"
+                )
             self._taken[nonce] = at.timestamp()
             self._save()
 

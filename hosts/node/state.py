@@ -24,7 +24,7 @@ LASTING: Final = frozenset({Phase.DRAINING, Phase.DRAINED, Phase.FAILED})
 ROUTER_SILENT: Final = timedelta(seconds=10)
 """A router that sends no agent check for this long is gone. Each sends two per second
 (`RouterSettings.agent_interval`)."""
-MOST_ROUTERS: Final = 64
+MAX_ROUTERS: Final = 64
 """Maximum number of stored addresses: any host in the group's network can send agent checks."""
 
 
@@ -204,7 +204,7 @@ class NodeState:
             if router is not None:
                 self._routers.pop(router, None)
                 self._routers[router] = _RouterCheck(at=self.now(), knows=leaves)
-                if len(self._routers) > MOST_ROUTERS:
+                if len(self._routers) > MAX_ROUTERS:
                     del self._routers[next(iter(self._routers))]
             if leaves:
                 return "drain"

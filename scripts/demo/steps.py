@@ -10,7 +10,7 @@ from localcloud.lifecycle.environment import credentials_of
 from localcloud.lifecycle.parts import CONTROL_HOST
 from localcloud.lifecycle.selected_cloud import stack_of
 
-from gpufleet.console.exporter import LEAST_COVERED
+from gpufleet.console.exporter import MIN_COVERED
 from gpufleet.domain.decisions import Action, Reason
 from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import find_folders
@@ -24,7 +24,7 @@ ACTION: Final = re.compile(r"^(resize|mark|end|replace|unmark) \S+: ")
 BUSY: Final = r"^@ |ing \(\d+s\)|^\s*$|history and configuration|remove the stack completely"
 """Lines of Pulumi that only say that something is on its way."""
 DOLLARS: Final = "gpufleet_spend_"
-"""Parts of queries for values that need LEAST_COVERED in the ledger, longer than most demos take."""
+"""Parts of queries for values that need MIN_COVERED in the ledger, longer than most demos take."""
 
 
 def run_steps(session: Session) -> None:
@@ -326,7 +326,7 @@ def _check_dashboards(session: Session) -> None:
     session.run("gpufleet", "monitoring", "check", codes=(0, 3))
     asked = _queries(session)
     empty = [one["query"] for one in asked if not one["series"]]
-    later = f" except USD per hour, which needs {LEAST_COVERED.total_seconds() / 60:.0f} minutes of data"
+    later = f" except USD per hour, which needs {MIN_COVERED.total_seconds() / 60:.0f} minutes of data"
     session.fact("dashboard_queries", len(asked))
     session.fact("empty_queries", empty, f"all panels of the dashboards have data{later if empty else ''}")
 

@@ -54,22 +54,22 @@ ALL: Final[Mapping[str, Metric]] = {
     metric.name: metric for metric in tuple(globals().values()) if isinstance(metric, Metric)
 }
 """All canonical metrics of accelerators, by name."""
-MOST_MEMORY: Final = float(1 << 40)
+MAX_MEMORY: Final = float(1 << 40)
 """More bytes than any accelerator has."""
 RANGES: Final[Mapping[Metric, tuple[float, float]]] = {
     ACTIVE: (0.0, 1.0),
     # an idle accelerator draws more (a T4 about 9), and the largest less (about 1,400)
     POWER: (3.0, 2_900.0),
-    MEMORY_USED: (0.0, MOST_MEMORY),
-    MEMORY_FREE: (0.0, MOST_MEMORY),
-    MEMORY_RESERVED: (0.0, MOST_MEMORY),
+    MEMORY_USED: (0.0, MAX_MEMORY),
+    MEMORY_FREE: (0.0, MAX_MEMORY),
+    MEMORY_RESERVED: (0.0, MAX_MEMORY),
     # an eighth of an L4 has 2.8 GiB
-    MEMORY_TOTAL: (float(1 << 31), MOST_MEMORY),
+    MEMORY_TOTAL: (float(1 << 31), MAX_MEMORY),
 }
 """Lowest and highest plausible value in SI units. A value outside of it is not a measurement, or has another unit.
 
 The ranges of power and of all memory are narrower than a factor of 1,000, so that a unit that is wrong by it never
 stays inside.
 """
-LEAST_USED: Final = float(1 << 20)
+MIN_USED: Final = float(1 << 20)
 """Fewer used bytes, but more than 0, are a number of MiB."""

@@ -13,7 +13,7 @@ from serving.accelerators.launch import DriverVersion
 PLACE: Final = "proc/driver/nvidia/version"
 REQUIRE: Final = "NVIDIA_REQUIRE_CUDA"
 """Environment variable in which a container states its requirement to NVIDIA's runtime, such as `cuda>=13.0`."""
-LEAST_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
+MIN_DRIVER: Final[Mapping[int, int]] = {11: 450, 12: 525, 13: 580}
 """CUDA major version -> minimum driver branch."""
 _VERSION: Final = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _NEEDS: Final = re.compile(r"cuda>=(\d+)(?:\.\d+)?")
@@ -31,7 +31,7 @@ def why_too_old(version: str, env: Mapping[str, str], cuda: int) -> str | None:
         # NVIDIA's runtime evaluates alternatives and brands.
         return None
     needed = int(stated_cuda[1]) if stated_cuda else cuda
-    least = LEAST_DRIVER.get(needed)
+    least = MIN_DRIVER.get(needed)
     if least is None or _branch(version) >= least:
         return None
     return (
@@ -48,10 +48,10 @@ def states_cuda(env: Mapping[str, str]) -> bool:
 
 def driver_hint(version: str | None) -> str:
     """Return a hint about the driver for an engine that did not start; empty if the driver is new enough for all."""
-    newest = max(LEAST_DRIVER)
-    if version is None or _branch(version) >= LEAST_DRIVER[newest]:
+    newest = max(MIN_DRIVER)
+    if version is None or _branch(version) >= MIN_DRIVER[newest]:
         return ""
-    return f" (the GPU driver is {version}: an engine built with CUDA {newest} needs {LEAST_DRIVER[newest]})"
+    return f" (the GPU driver is {version}: an engine built with CUDA {newest} needs {MIN_DRIVER[newest]})"
 
 
 def _unchecked(env: Mapping[str, str]) -> bool:

@@ -102,5 +102,5 @@ def activity(by: str, matchers: str = "") -> str:
 def memory(metric: Metric, by: str, matchers: str = "") -> str:
     """Return a query for a memory metric of each schedulable unit, in bytes. Its labels are `by` and the unit's."""
     units = f"{by}, {', '.join(IDENTITY_LABELS)}"
-    parts = f"max by ({units}, {DIVISION_LABEL}) ({scaled(metric, matchers)} < {metrics.MOST_MEMORY:.0f})"
+    parts = f"max by ({units}, {DIVISION_LABEL}) ({scaled(metric, matchers)} < {metrics.MAX_MEMORY:.0f})"
     return f"sum by ({units}) ({parts})"

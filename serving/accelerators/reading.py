@@ -260,7 +260,7 @@ def _is_memory_plausible(values: Mapping[Metric, float]) -> bool:
     if total is None:
         return True
     lowest, highest = metrics.RANGES[metrics.MEMORY_TOTAL]
-    return lowest <= total <= highest and (used == 0 or metrics.LEAST_USED <= used <= total)
+    return lowest <= total <= highest and (used == 0 or metrics.MIN_USED <= used <= total)
 
 
 def _unit(

@@ -37,7 +37,7 @@ class AdapterName(StrEnum):
     AFTER_MODEL = "by the served name, a colon, and the adapter's own name"
 
 
-MOST_ADAPTERS: Final = 32
+MAX_ADAPTERS: Final = 32
 """Adapters of one pool: an instance fetches and loads all of them before it is ready."""
 _OWN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 

@@ -19,8 +19,8 @@ from serving.router.settings import ACTIVATOR_SOCKET, INNER_SOCKET, METRICS_SOCK
 
 HELD_UNTIL: Final = "x-gpufleet-held-until"
 """Header with the deadline (Unix seconds) of a held request, for the case that HAProxy sends it here again."""
-_MOST_HEAD: Final = 64 * 1024
-_MOST_HELD_BODY: Final = 1024 * 1024
+_MAX_HEAD: Final = 64 * 1024
+_MAX_HELD_BODY: Final = 1024 * 1024
 _CHUNK: Final = 64 * 1024
 
 
@@ -103,7 +103,7 @@ class Activator:
             for name, handler in ((ACTIVATOR_SOCKET, self._hold), (METRICS_SOCKET, self._serve_metrics)):
                 (self._folder / name).unlink(missing_ok=True)
                 path = f"/proc/self/fd/{folder}/{name}"
-                servers.append(await asyncio.start_unix_server(handler, path, limit=_MOST_HEAD))
+                servers.append(await asyncio.start_unix_server(handler, path, limit=_MAX_HEAD))
                 (self._folder / name).chmod(0o600)
             self._started.set()
             await self._stopped.wait()
@@ -199,7 +199,7 @@ class _Body:
 
     async def collect(self) -> None:
         """Read until the client disconnects. The part above the limit stays in the sockets until it is forwarded."""
-        while len(self.data) < _MOST_HELD_BODY:
+        while len(self.data) < _MAX_HELD_BODY:
             chunk = await self._reader.read(_CHUNK)
             if not chunk:
                 self.disconnected = True

@@ -64,7 +64,7 @@ global
     server-state-file {SERVER_STATE}
     log stdout format raw local0 info
     nbthread {settings.threads}
-    maxconn {settings.most_connections}
+    maxconn {settings.max_connections}
     # fewer connections where the system allows fewer files, rather than no start
     no strict-limits
     # the most of a request that is read for its model

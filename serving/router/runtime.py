@@ -13,7 +13,7 @@ from serving.router.settings import ADMIN_SOCKET
 from serving.router.topology import pool_of
 
 TIMEOUT_S: Final = 5.0
-_MOST_BYTES: Final = 12_000
+_MAX_BYTES: Final = 12_000
 """Maximum bytes of commands in one line; HAProxy reads a line into one buffer (16 KiB at least)."""
 
 
@@ -105,7 +105,7 @@ def _batches(commands: Iterable[str]) -> Iterable[str]:
     """Join commands to lines; no line exceeds HAProxy's limit."""
     line = ""
     for command in commands:
-        if line and len(line) + len(command) >= _MOST_BYTES:
+        if line and len(line) + len(command) >= _MAX_BYTES:
             yield line
             line = ""
         line = f"{line};{command}" if line else command

@@ -56,7 +56,7 @@ class RouterSettings:
     response_timeout: timedelta = timedelta(minutes=10)
     """Maximum silence of a replica: a long response without streaming arrives all at once."""
     queue_timeout: timedelta = timedelta(seconds=30)
-    most_connections: int = 4_000
+    max_connections: int = 4_000
     """Maximum connections; each needs two file descriptors. HAProxy accepts fewer if the system limit is lower."""
 
 

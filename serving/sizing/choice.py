@@ -17,14 +17,14 @@ from gpufleet.domain.catalogue import MachineType, UnknownMachineError
 from gpufleet.domain.model import CapacityType
 from serving.sizing import measurements
 from serving.sizing.decoding import ngram_config, speculation
-from serving.sizing.fit import MOST_SEQUENCES, Fit, FitRequest, refusal, spread
+from serving.sizing.fit import MAX_SEQUENCES, Fit, FitRequest, refusal, spread
 from serving.sizing.measurements import from_published, rows_for, was_measured
 from serving.sizing.model import ModelShape, SizingError, Weights
 from serving.sizing.options import BITS, ServingOption, applied, effects_on
 from serving.sizing.speed import BATCHES, SizedReplica, Speed, SpeedOrigin, Traffic, best, precision
 from serving.sizing.validity import ENGINE, model_error, modelled_kinds
 
-MOST_OF_ONE: Final = 1000
+MAX_OF_ONE: Final = 1000
 """Maximum number of machines of one type in a mix."""
 
 
@@ -204,7 +204,7 @@ def _alone(replica: SizedReplica, demand: SizingDemand) -> MachineSizing | Missi
     fits = _fit(replica, demand)
     if isinstance(fits, Missing):
         return fits
-    most = min(fits.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
+    most = min(fits.concurrency or MAX_SEQUENCES, MAX_SEQUENCES)
     option = demand.option
     if option is None or option is ServingOption.FP8:
         speed = _speed(replica, demand, most)
@@ -338,7 +338,7 @@ def cheapest_mix(options: Sequence[Option], demand: SizingDemand) -> Mix | None:
             [[option.able.speed.requests_per_s for option in options]], lb=demand.requests_per_s
         ),
         integrality=[1] * len(options),
-        bounds=solver.Bounds(0, MOST_OF_ONE),
+        bounds=solver.Bounds(0, MAX_OF_ONE),
     )
     if not found.success:
         return None

@@ -85,7 +85,7 @@ ENCODERS: Final = frozenset(
 
 _SENSES: Final = ("vision_config", "audio_config")
 """Parts of a config that describe vision or audio encoders, in addition to the language model."""
-_MOST_LAYERS: Final = 10_000
+_MAX_LAYERS: Final = 10_000
 _LARGEST: Final = 1 << 40
 """Maximum of any field. A larger value is an error, and counting to it would use all memory of this machine."""
 _ALIASES: Final = {
@@ -364,7 +364,7 @@ def _layer_count(config: Config) -> int:
         found = 2 * _number(config, "num_layers")
     else:
         found = _number(config, "num_hidden_layers")
-    if found > _MOST_LAYERS:
+    if found > _MAX_LAYERS:
         raise SizingError(f"config.json: {found} layers, more than any model has")
     return found
 
@@ -373,7 +373,7 @@ def _draft_layers(family: str, config: Config) -> int:
     name = "num_nextn_predict_layers"
     if family not in DRAFTING or not config.get(name):
         return 0
-    if (count := _positive(name, config[name])) > _MOST_LAYERS:
+    if (count := _positive(name, config[name])) > _MAX_LAYERS:
         raise SizingError(f"config.json: {name} is {count}, more than any model has")
     return count
 

@@ -22,7 +22,7 @@ NCCL_BYTES: Final = 400 * MIB
 """NCCL buffers on each GPU of a group: 342 to 392 MB for 2 to 8 GPUs (NVIDIA's AIConfigurator)."""
 GRAPH_BYTES: Final = 650 * MIB
 """CUDA graphs: 0.36 to 0.65 GiB measured for 7B to 70B."""
-MOST_SEQUENCES: Final = 256
+MAX_SEQUENCES: Final = 256
 _SENSES_NOTE: Final = (
     "the model accepts images or audio: its weights are counted, but not the memory for processing the largest "
     "input; vLLM measures that at its start and takes it from the KV cache (--language-model-only serves only text)"
@@ -182,7 +182,7 @@ def _overhead(model: ModelShape, request: FitRequest, split: ParallelSplit) -> i
     2.11 GiB; vLLM reported 2.07 GiB.
     """
     per_token = 2 * (3 * -(-model.intermediate // split.tp) + 3 * model.hidden)
-    logits = min(MOST_SEQUENCES, max(1, request.concurrency)) * model.vocabulary * 4
+    logits = min(MAX_SEQUENCES, max(1, request.concurrency)) * model.vocabulary * 4
     together = NCCL_BYTES if split.gpus > 1 else 0
     return request.batched_tokens * per_token + logits + GRAPH_BYTES + CONTEXT_BYTES + together
 
@@ -235,4 +235,4 @@ def _options(
 
 def _sequences(at_once: float | None, request: FitRequest) -> int:
     """Return the sequence limit. Most requests are shorter than the maximum, so four times as many may run."""
-    return MOST_SEQUENCES if at_once is None else max(request.concurrency, min(MOST_SEQUENCES, int(at_once * 4)), 1)
+    return MAX_SEQUENCES if at_once is None else max(request.concurrency, min(MAX_SEQUENCES, int(at_once * 4)), 1)

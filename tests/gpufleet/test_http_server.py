@@ -24,12 +24,12 @@ from gpufleet.http_server import (
 from gpufleet.logs import log_crashes
 from tests.fixtures.logs import Line, RecordedLog
 
-MOST = 1000
+MAX_BODY = 1000
 SMALL = ServerLimits(connections=4, request_s=1.5, idle_s=60)
 
 
 def echo(request: HttpRequest) -> Answer:
-    return Answer(body=request.body(MOST))
+    return Answer(body=request.body(MAX_BODY))
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def test_the_time_of_a_request_begins_with_its_first_byte() -> None:
 @pytest.mark.parametrize(
     ("head", "status"),
     [
-        pytest.param(f"Content-Length: {MOST + 1}", 413, id="too large"),
+        pytest.param(f"Content-Length: {MAX_BODY + 1}", 413, id="too large"),
         pytest.param("Content-Length: -1", 411, id="negative"),
         pytest.param("Content-Length: many", 411, id="not a number"),
         pytest.param("Content-Length: " + "9" * 5000, 411, id="5,000 digits"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.addresses import MOST_IPV4, network, public
+from policies.addresses import MAX_IPV4, network, public
 from policies.resource import UNKNOWN, Resource
 from tests.fixtures.policies.resources import DEV, INGRESS, broken_rules
 
@@ -56,7 +56,7 @@ wide = st.builds(
     lambda address, prefix: ip_network((address, prefix), strict=False),
     st.integers(0, 2**32 - 1),
     st.integers(0, 8),
-).filter(lambda found: public([found]).ipv4 > MOST_IPV4)
+).filter(lambda found: public([found]).ipv4 > MAX_IPV4)
 
 
 def pieces(whole: IPv4Network, cuts: list[int]) -> list[IPv4Network]:

@@ -120,7 +120,7 @@ def test_a_zone_may_have_unlimited_capacity(tmp_path: Path) -> None:
     path = tmp_path / "market.csv"
     path.write_text(MARKET.replace(",5", ",1e30", 1).replace(",5", ",2.9", 1))
     found = histories.load_market(path).available
-    assert found[0].tolist() == [histories.MOST_AVAILABLE, 2.9]
+    assert found[0].tolist() == [histories.MAX_AVAILABLE, 2.9]
 
 
 def test_a_row_may_omit_its_pool_and_a_replica_without_one_is_a_separate_pool(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Pool:
     busy: dict[str, float] = field(default_factory=dict[str, float])
     asked: list[str] = field(default_factory=list[str])
     errors: dict[str, str] = field(default_factory=dict[str, str])
-    least_ready: int = 99
+    min_ready: int = 99
 
     def statuses(self, instances: Sequence[Instance]) -> Mapping[str, Mapping[str, Any]]:
         self._complete_switches()
@@ -55,7 +55,7 @@ class Pool:
         assert not self.busy, "one at a time"
         self.asked.append(instance.id)
         self.busy[instance.id] = self.now + self.takes_s
-        self.least_ready = min(self.least_ready, len(self.digests) - len(self.busy) - len(self.phases))
+        self.min_ready = min(self.min_ready, len(self.digests) - len(self.busy) - len(self.phases))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -85,7 +85,7 @@ def test_instances_change_one_at_a_time_and_up_to_date_ones_are_skipped() -> Non
     pool = Pool({"a": OLD, "b": NEW, "c": OLD})
     assert pool.walk().run(NEW) == 2
     assert pool.asked == ["a", "c"]
-    assert pool.least_ready == 2
+    assert pool.min_ready == 2
     assert pool.walk().run(NEW) == 0
 
 

@@ -103,14 +103,14 @@ def test_pools_without_a_spot_watchdog_have_their_hooks_completed() -> None:
 
 def test_a_pass_completes_no_more_than_its_share() -> None:
     fleet = FakeFleet()
-    some = [instance(number, group=A) for number in range(1, hooks.MOST + 21)]
+    some = [instance(number, group=A) for number in range(1, hooks.MAX_INSTANCES + 21)]
     fleet.instances = {one.id: one for one in some}
     fleet.agents = {one.id: READY for one in some}
     fleet.groups[A] = replace(spread_fleet().groups[A], waiting_to_serve=frozenset(fleet.instances))
-    for expected in (hooks.MOST, hooks.MOST + 20):
+    for expected in (hooks.MAX_INSTANCES, hooks.MAX_INSTANCES + 20):
         assert hooks.complete(fleet.ports(), fleet.groups.values(), fleet.instances, {}) == {}
         assert len(fleet.hooks) == expected
-    assert len(set(fleet.hooks)) == hooks.MOST + 20, "each once"
+    assert len(set(fleet.hooks)) == hooks.MAX_INSTANCES + 20, "each once"
 
 
 class Refusing(FakeGroups):

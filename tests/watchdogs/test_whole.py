@@ -11,7 +11,7 @@ from gpufleet.domain.model import Instance, InstanceState
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, idle_fleet
 from tests.fixtures.watchdogs.fake_ports import FakeInventory
 from tests.fixtures.watchdogs.plain import QUIET, QUIET_ENGINE, QUIET_GPU, START, instance
-from watchdogs.observe.completeness import LISTING_DELAY, MOST_ASKED, InstanceReader, reporting_unlisted, unlisted
+from watchdogs.observe.completeness import LISTING_DELAY, MAX_ASKED, InstanceReader, reporting_unlisted, unlisted
 
 ONE, OTHER = instance(1), instance(2)
 OLD = timedelta(minutes=10)
@@ -57,7 +57,7 @@ def test_unreadable_member_may_be_running() -> None:
 
 
 def test_a_list_that_lacks_more_than_can_be_read_is_not_whole() -> None:
-    fleet = idle_fleet(MOST_ASKED + 1)
+    fleet = idle_fleet(MAX_ASKED + 1)
     with pytest.raises(CloudError, match="the list of instances is incomplete"):
         unlisted(InstanceReader(FakeInventory(fleet)), fleet.groups.values(), (), START)
     for key, one in fleet.instances.items():

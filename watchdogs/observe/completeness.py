@@ -17,7 +17,7 @@ from watchdogs.ports import Inventory
 
 LISTING_DELAY: Final = timedelta(minutes=2)
 """A cloud may list a new instance later than its group does."""
-MOST_ASKED: Final = 20
+MAX_ASKED: Final = 20
 """Instances that one observation reads one by one. A list that lacks more running instances is unusable."""
 
 
@@ -62,12 +62,12 @@ class Unlisted:
 def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection[str], now: datetime) -> Unlisted:
     """The members of these groups that run, or may run, and that the list lacks. Very new instances do not count.
 
-    Raises CloudError when the list lacks more than `MOST_ASKED` members and some of them run or cannot be read.
+    Raises CloudError when the list lacks more than `MAX_ASKED` members and some of them run or cannot be read.
     """
     missing = [(group.name, key) for group in groups for key in group.instance_ids if key not in listed]
     living: dict[str, Instance] = {}
     unknown: dict[str, tuple[str, str]] = {}
-    for group, key in missing[:MOST_ASKED]:
+    for group, key in missing[:MAX_ASKED]:
         try:
             one = reader.instance(key)
         except OSError as error:
@@ -75,7 +75,7 @@ def unlisted(reader: InstanceReader, groups: Iterable[Group], listed: Collection
             continue
         if one is not None and one.alive and now - one.launched_at > LISTING_DELAY:
             living[key] = replace(one, group=group)
-    if len(missing) > MOST_ASKED and (living or unknown):
+    if len(missing) > MAX_ASKED and (living or unknown):
         group, key = next((group, key) for group, key in missing if key in living or key in unknown)
         raise CloudError(
             f"the list of instances is incomplete: it lacks {key} of group {group}, which runs or cannot be read, and"
@@ -90,19 +90,19 @@ def reporting_unlisted(
     """Running instances of the environment that report metrics and that the list lacks. Very new ones do not count.
 
     No call to the cloud is made while list and metrics agree. Raises CloudError when there are more than
-    `MOST_ASKED`. An instance that cannot be read is ignored: it is not in the list, so no pass ends it, and its pool
+    `MAX_ASKED`. An instance that cannot be read is ignored: it is not in the list, so no pass ends it, and its pool
     only seems smaller than it is.
     """
     keys = sorted(key for key, evidence in reported.items() if key not in listed and _fresh(evidence))
     found: list[Instance] = []
-    for key in keys[:MOST_ASKED]:
+    for key in keys[:MAX_ASKED]:
         with suppress(OSError):
             one = reader.instance(key)
             if one is None or not one.alive or one.environment != environment:
                 continue  # metrics of an ended instance stay for a while
             if now - one.launched_at > LISTING_DELAY:
                 found.append(one)
-    if len(keys) > MOST_ASKED and found:
+    if len(keys) > MAX_ASKED and found:
         raise CloudError(
             f"the list of instances is incomplete: it lacks {found[0].id}, which is running and reports metrics"
         )

@@ -30,7 +30,7 @@ MARKS_LAST: Final = timedelta(days=60)
 SHOWN: Final = timedelta(minutes=30)
 """Window of the shown `gpu_active` of instances without a rule."""
 AT_ONCE: Final = 500
-"""Most instances in one query: a metrics store may refuse a longer one."""
+"""Maximum number of instances in one query: a metrics store may refuse a longer one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

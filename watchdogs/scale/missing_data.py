@@ -4,7 +4,7 @@ from typing import Final
 
 from watchdogs.scale.view import Pressure, ScalePool
 
-LEAST_COVERAGE: Final = 0.9
+MIN_COVERAGE: Final = 0.9
 """Share of `down_after` that the metrics store must have samples of, or the peak of the window is unknown."""
 
 
@@ -14,7 +14,7 @@ def missing(view: ScalePool) -> str | None:
     read = 0 if seen is None else min(seen.reporting, view.ready - view.without_metrics)
     if seen is None or read < view.ready:
         return f"{read} of {view.ready} replicas report all load metrics"
-    if seen.coverage is not None and seen.coverage < LEAST_COVERAGE:
+    if seen.coverage is not None and seen.coverage < MIN_COVERAGE:
         return f"the metrics store has {seen.coverage:.0%} of the last {policy.down_after}"
     if view.demand is None and policy.requests_per_replica is not None:
         return "requests in flight are not reported"

@@ -78,7 +78,7 @@ class Readings:
         return self._present.get(pool, {}).get("held", 0.0)
 
     def held_requests_peak(self, pool: str) -> float:
-        """Most requests held at once over `down_after`."""
+        """Maximum number of requests held at once over `down_after`."""
         return self._present.get(pool, {}).get("held_peak", 0.0)
 
     def pressure(self, pool: str) -> Pressure | None:

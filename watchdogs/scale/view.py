@@ -73,7 +73,7 @@ class ScalePool:
     held_requests: float = 0
     """Requests that the router holds because the pool has no replica."""
     held_requests_peak: float = 0
-    """Most held requests at once over `down_after` of the policy."""
+    """Maximum number of requests held at once over `down_after` of the policy."""
     demand: Demand | None = None
     pressure: Pressure | None = None
     cold_start: timedelta = timedelta(minutes=6)

@@ -133,7 +133,7 @@ def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
         return None  # none could be ended for the new one
     needed = max(0, pool.target - sizes.reserved)
     spots, goals = pool.spot_placements(), zones.move_destinations(pool, now)
-    return risk.best_move(spots, zones.counts(pool), needed, goals, zones.LEAST_GAIN)
+    return risk.best_move(spots, zones.counts(pool), needed, goals, zones.MIN_GAIN)
 
 
 def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:

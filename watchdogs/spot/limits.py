@@ -160,18 +160,18 @@ STARTS_PER_MAX: Final = 3
 and the return to spot."""
 
 
-def most_counted(pool: SpotPool) -> int:
-    """Most instances of a pool, without those that drain, are under notice, or reach the end of their term."""
+def max_counted(pool: SpotPool) -> int:
+    """Maximum instances of a pool, without those that drain, are under notice, or reach the end of their term."""
     return pool.max + pool.spare + surge(pool.policy)
 
 
-def most_in_all(pool: SpotPool) -> int:
-    """Most instances of a pool, with those that do not count."""
-    return pool.max + most_counted(pool)
+def max_in_all(pool: SpotPool) -> int:
+    """Maximum number of instances of a pool, with those that do not count."""
+    return pool.max + max_counted(pool)
 
 
-def most_starts(pool: SpotPool) -> int:
-    """Most starts of a pool within an hour."""
+def max_starts(pool: SpotPool) -> int:
+    """Maximum number of starts of a pool within an hour."""
     stated = pool.policy.max_starts_per_hour
     return STARTS_PER_MAX * pool.max if stated is None else stated
 
@@ -268,7 +268,7 @@ class _PoolHeadroom:
 
     def usd_per_hour(self, group: str) -> Decimal | None:
         """Highest list price of the machine types of a group; None: unknown."""
-        return self._groups[group].most_usd_per_hour
+        return self._groups[group].max_usd_per_hour
 
     def reserve_open_requests(self, spend_headroom: "_SpendHeadroom") -> None:
         """Add the cost of open requests to the spend."""
@@ -277,7 +277,7 @@ class _PoolHeadroom:
 
     def limits(self) -> list[_Limit]:
         """Remaining growth by each ceiling; the ceiling that lasts longest comes first."""
-        counted, in_all, starts = most_counted(self._pool), most_in_all(self._pool), most_starts(self._pool)
+        counted, in_all, starts = max_counted(self._pool), max_in_all(self._pool), max_starts(self._pool)
         return [
             _limit(Reason.POOL_CEILING, self._counted, counted, "instances, running or requested"),
             _limit(Reason.POOL_CEILING, self._in_all, in_all, "instances, draining ones included"),

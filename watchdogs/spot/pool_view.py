@@ -89,7 +89,7 @@ class GroupView:
     """Instances of `unseen` that the cloud reclaimed: each still counts in the desired size."""
     usd_per_hour: Decimal | None = None
     """Current price of its cheapest allowed machine type; None: unknown."""
-    most_usd_per_hour: Decimal | None = None
+    max_usd_per_hour: Decimal | None = None
     """List price of its most expensive allowed machine type; None: a price is unknown."""
     losses_per_hour: float = 0.1
     """Expected losses per hour in its zone (`risk.ZoneHistory`)."""
@@ -135,7 +135,7 @@ class SpotPool:
     """Boots of its instances, oldest launch first: of existing instances, and of those that ended recently."""
     crashes: Sequence[Crash] = ()
     """Crashes for which instances were ended, oldest first."""
-    least_target: int = 0
+    min_target: int = 0
     """The idle watchdog does not lower the target further: min of the pool, or the target that a person holds."""
     fixed_at: datetime | None = None
     """When a person requested that boots are tried again."""

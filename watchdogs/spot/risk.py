@@ -196,11 +196,11 @@ def best_removal(places: Sequence[ZonePlacement], counts: Counts, needed: int) -
 
 
 def best_move(
-    places: Sequence[ZonePlacement], counts: Counts, needed: int, reachable: Sequence[str], least_gain: float
+    places: Sequence[ZonePlacement], counts: Counts, needed: int, reachable: Sequence[str], min_gain: float
 ) -> str | None:
     """The zone to which a move of one instance lowers the risk most; of equals the cheapest.
 
-    None: no move lowers it by `least_gain`.
+    None: no move lowers it by `min_gain`.
     """
     prices = {place.name: place.usd_per_hour for place in places}
     moves = [
@@ -211,4 +211,4 @@ def best_move(
         if goal != source.name
     ]
     left, _, goal = min(moves, default=(inf, UNKNOWN_PRICE, None))
-    return goal if left < risk(places, counts, needed) - least_gain else None
+    return goal if left < risk(places, counts, needed) - min_gain else None

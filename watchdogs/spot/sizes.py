@@ -63,7 +63,7 @@ class Sizes:
         self.spot_needed = max(self.spot_wanted, target_and_spare - self.reserved_ready)
         # the target is lowered when they have ended: until then they are not missing
         ending = sum(lifecycle.drains_idle(member) for member in pool.members) if pool.idle_ends else 0
-        self.ending_idle = min(ending, max(0, pool.target - pool.least_target))
+        self.ending_idle = min(ending, max(0, pool.target - pool.min_target))
         # replacements of repeated crashes wait
         self.postponed = len(lifecycle.crash_waits(pool, now))
         missing = pool.target - self.reserved - self.spot - self.ending_idle - self.postponed

@@ -135,7 +135,7 @@ class Views:
         return SpotPool(
             name=pool.name,
             target=target,
-            least_target=target if pool.name in known.target_held else pool.min,
+            min_target=target if pool.name in known.target_held else pool.min,
             spare=pool.spare,
             max=pool.max,
             policy=entry,
@@ -198,7 +198,7 @@ class Views:
         priced = [price for price in listed if price is not None]
         return GroupView(
             name=entry.name,
-            most_usd_per_hour=max(priced) if priced and len(priced) == len(listed) else None,
+            max_usd_per_hour=max(priced) if priced and len(priced) == len(listed) else None,
             capacity_type=entry.type,
             zone=entry.zone,
             desired=there if group is None else group.desired,

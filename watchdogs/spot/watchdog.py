@@ -37,7 +37,7 @@ REMEMBERED: Final = timedelta(days=3)
 NOTED_EVERY: Final = timedelta(days=1)
 """How often a lasting problem is recorded again: the ledger is read for three days."""
 ROUNDS: Final = 60
-"""Most observations of one pass: at most one per pool with answers before the others, and per refusal of a zone."""
+"""Maximum observations in one pass: one per pool with answers before the others, and one per refusal of a zone."""
 TROUBLES: Final = frozenset({Reason.GROUP_UNREADABLE, Reason.NOT_LISTED, Reason.CANNOT_LAUNCH, Reason.SUSPENDED})
 """Reasons that a person must resolve: until then nothing is decided or requested there."""
 _OF_ONE_CASE: Final = re.compile(r"\b(?=\w*\d)[\w.:/-]+")

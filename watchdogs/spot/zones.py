@@ -37,10 +37,10 @@ one drop is worth ten instance hours."""
 KEEP_EXTRA: Final = 0.8 * ADD_EXTRA
 FIRST_PAUSE: Final = 1 / 40
 """First pause after a refusal, as a share of the back-off: 30 s of 20 min."""
-MOST_PAUSE: Final = 1 / 4
+MAX_PAUSE: Final = 1 / 4
 """Longest pause after repeated refusals, as a share of the back-off. With a longer one, returning spot capacity stays
 unused; with a shorter one, a market without capacity costs two writes per zone and pass."""
-LEAST_GAIN: Final = 0.01
+MIN_GAIN: Final = 0.01
 """Drops per hour that a move to another zone must prevent, since it costs a drain and a boot."""
 CEILING: Final = "price_ceiling"
 """Evidence key: that the price ceiling was not checked, and why."""
@@ -112,14 +112,14 @@ def _named(pool: SpotPool, now: datetime) -> set[str]:
     It counts for at most the longest pause after refusals: clouds sometimes name zones that refuse then.
     """
     spot = {group.name: group.zone for group in pool.groups_of(CapacityType.SPOT)}
-    longest = pool.policy.zone_backoff * MOST_PAUSE
+    longest = pool.policy.zone_backoff * MAX_PAUSE
     lately = [event for event in pool.events if event.group in spot and now - event.at < longest]
     zones = {zone for event in lately for zone in event.zones_available}
     return {name for name, zone in spot.items() if zone in zones}
 
 
 def _share(pool: SpotPool) -> int:
-    """Most instances of one zone while other zones have capacity: the most that the loss of one zone may cost."""
+    """Maximum instances in one zone while other zones have capacity: the most that the loss of one zone may cost."""
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
 
@@ -366,7 +366,7 @@ def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
 def refusal_pause(refusals: int, backoff: timedelta) -> timedelta:
     """Pause after this number of refusals of a zone within its back-off. It doubles each time."""
     # the exponent is bounded: a zone may have refused a thousand times
-    return backoff * min(MOST_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
+    return backoff * min(MAX_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
 def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]:

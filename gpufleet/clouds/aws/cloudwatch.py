@@ -203,7 +203,7 @@ def _uses(series: Sequence[_Series], periods: int) -> dict[str, GpuUse]:
 
 
 def _series_at_once(since: datetime, until: datetime) -> int:
-    """Most series with hourly values in one request."""
+    """Maximum number of series with hourly values in one request."""
     hours = max(1, round((until - since) / HOUR))
     return max(1, min(SERIES_AT_ONCE, POINTS_AT_ONCE // hours))
 

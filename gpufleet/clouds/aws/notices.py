@@ -7,7 +7,7 @@ from gpufleet.domain.activity import CloudError
 
 WAIT_SECONDS: Final = 20
 """Maximum wait time of an SQS call. It is shorter than the clients' read timeout."""
-MOST: Final = 10
+MAX_MESSAGES: Final = 10
 ABSENT: Final = frozenset({"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"})
 
 
@@ -39,7 +39,7 @@ class AwsNotices:
         if self._url is None and not self.there():
             return 0
         answer = self._calls.one(
-            "sqs", "receive_message", QueueUrl=self._url, MaxNumberOfMessages=MOST, WaitTimeSeconds=seconds
+            "sqs", "receive_message", QueueUrl=self._url, MaxNumberOfMessages=MAX_MESSAGES, WaitTimeSeconds=seconds
         )
         found = answer.get("Messages", [])
         for message in found:

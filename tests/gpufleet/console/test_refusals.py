@@ -2,7 +2,7 @@
 
 import httpx
 
-from gpufleet.console.server import MOST_REFUSALS, REFUSALS_S, Refusals
+from gpufleet.console.server import MAX_REFUSALS, REFUSALS_S, Refusals
 from gpufleet.http_server import HttpRequest
 from tests.fixtures.console.pages import TOKEN, FakeConsoleData, serving
 from tests.fixtures.logs import RecordedLog
@@ -34,8 +34,8 @@ def test_flood_is_counted_and_not_logged() -> None:
     asked = HttpRequest(method="GET", path="/\x1b[2J\n" + "x" * 900, client=("10.0.0.1", 1))
     for _ in range(1000):
         refusals.note(asked, 404)
-    assert len(log.lines) == MOST_REFUSALS
+    assert len(log.lines) == MAX_REFUSALS
     assert all(len(line["path"]) == 200 for line in log.lines)
     now[0] += REFUSALS_S
     refusals.note(asked, 404)
-    assert log.lines[-1]["left_out"] == 1000 - MOST_REFUSALS
+    assert log.lines[-1]["left_out"] == 1000 - MAX_REFUSALS

@@ -30,7 +30,7 @@ from gpufleet.ledger.schema import open_ledger
 from gpufleet.notify.buttons import ClickError, read_click
 from gpufleet.notify.clicks import ClickHandler, FleetButtons
 from gpufleet.notify.deliver import deliver
-from gpufleet.notify.endpoints import MOST_BYTES, SocketModeListener, is_signed, serve_http
+from gpufleet.notify.endpoints import MAX_BYTES, SocketModeListener, is_signed, serve_http
 from gpufleet.notify.slack import SlackBot
 from tests.fixtures import local_token
 from tests.fixtures.logs import RecordedLog
@@ -201,7 +201,7 @@ def test_wrong_secret_is_refused(setup: ButtonSetup, http: str) -> None:
 
 def test_a_body_that_is_too_large_is_not_read(http: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(http, data=b"x" * (MOST_BYTES + 1), timeout=60)
+        urllib.request.urlopen(http, data=b"x" * (MAX_BYTES + 1), timeout=60)
     assert refused.value.code == 413
     refused.value.close()
 

@@ -7,7 +7,7 @@ from importlib import resources
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 
-LEAST = 0.5
+MIN_SHARE = 0.5
 """Of the cheapest other type with the same device, per device. Types differ in CPUs and memory, by less than that."""
 
 
@@ -27,5 +27,5 @@ def test_no_on_demand_price_leaves_out_the_devices() -> None:
         for name, usd in prices.items():
             others = [other for at, other in prices.items() if at != name]
             compared += bool(others)
-            assert not others or usd >= LEAST * min(others), (name, usd, prices)
+            assert not others or usd >= MIN_SHARE * min(others), (name, usd, prices)
     assert compared > 500

@@ -19,7 +19,7 @@ from tests.fixtures.control.releases import NOW, Host, make_host
 
 LATER = NOW + timedelta(minutes=5)
 FILES = (code.__file__, ledger_file.__file__)
-MOST_LINES = 400
+MAX_LINES = 400
 """Limit for the lines of one change. If a run ends without a kill before, each of its lines was tested."""
 
 
@@ -111,7 +111,7 @@ def test_a_release_change_killed_at_any_line_is_completed_or_rolled_back(
     tmp_path: Path, change: Callable[[Host], None], tables: str, new: str
 ) -> None:
     ends, pristine = set[str | None](), _prepared(tmp_path, change, tables, new)
-    for line in range(MOST_LINES):
+    for line in range(MAX_LINES):
         host = _copied(pristine, tmp_path / "now")
         before = host.machine.facts()
         if not killed_at(line, lambda host=host: change(host)):
@@ -122,7 +122,7 @@ def test_a_release_change_killed_at_any_line_is_completed_or_rolled_back(
         ends.add(host.machine.running)
         assert not host.releases.recover(LATER), "a second boot finds nothing to do"
     else:
-        pytest.fail(f"more than {MOST_LINES} lines: not killed at all of them")
+        pytest.fail(f"more than {MAX_LINES} lines: not killed at all of them")
     target = "two" if change is upgraded else "one"
     assert ends == ({"one", "two"} if new == WELL else {"two" if target == "one" else "one"})
 

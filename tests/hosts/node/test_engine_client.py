@@ -220,7 +220,7 @@ def test_a_slow_answer_is_aborted(serve: Callable[[Response], str]) -> None:
 
 
 def test_an_endless_answer_is_aborted(serve: Callable[[Response], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_http, "MOST_BYTES", 1000)
+    monkeypatch.setattr(local_http, "MAX_BYTES", 1000)
     with pytest.raises(TimeoutError, match="incomplete response"):
         local_http.fetch(serve(sends(whole(b"x" * 2000))), 5)
 

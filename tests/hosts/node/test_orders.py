@@ -17,7 +17,7 @@ from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
 from hosts.node import orders as node_orders
-from hosts.node.orders import MOST, REMEMBERED
+from hosts.node.orders import MAX_NONCES, REMEMBERED
 from tests.fixtures import signing
 from tests.fixtures.node.endpoints import AgentServers
 from tests.fixtures.node.fake_node import Machine, settings
@@ -257,7 +257,7 @@ def test_too_many_orders_are_refused_until_the_oldest_expire(
     machine = servers.machine
     now = machine.clock()
     file = machine.root / "var/lib/gpu-fleet/orders.json"
-    file.write_text(json.dumps({"version": 1, "nonces": {f"{n:032x}": now.timestamp() for n in range(MOST)}}))
+    file.write_text(json.dumps({"version": 1, "nonces": {f"{n:032x}": now.timestamp() for n in range(MAX_NONCES)}}))
     machine.restart_agent()
     servers = serve(machine)
     answer = servers.drain()

@@ -312,7 +312,7 @@ def test_a_full_queue_is_reported_and_premium_is_served_first(router: Router) ->
     assert [seen["headers"]["x-request-id"] for seen in replica.does.seen[:4]] == [
         "standard", "premium", "standard", "batch",
     ]  # fmt: skip
-    assert replica.does.most_running == 1
+    assert replica.does.max_running == 1
 
 
 def test_reserved_capacity_is_used_first(router: Router) -> None:

@@ -29,7 +29,7 @@ def spot(name: str, desired: int = 0, **more: object) -> GroupView:
         desired=desired,
         max=99,
         usd_per_hour=Decimal("0.3"),
-        most_usd_per_hour=Decimal("0.4"),
+        max_usd_per_hour=Decimal("0.4"),
     )
     return replace(plain, **more)
 
@@ -43,7 +43,7 @@ def other(name: str, kind: CapacityType, desired: int = 0, most: int = 99, **mor
         desired=desired,
         max=most,
         usd_per_hour=price,
-        most_usd_per_hour=price,
+        max_usd_per_hour=price,
     )
     return replace(plain, **more)
 
@@ -227,7 +227,7 @@ def test_pools_share_the_limit_and_open_asks_count() -> None:
 
 
 def test_growth_without_a_price_continues_below_the_limit_unless_unpriced_stops() -> None:
-    pool = spot_pool([spot(A, most_usd_per_hour=None), on_demand()], [], target=4, max=4)
+    pool = spot_pool([spot(A, max_usd_per_hour=None), on_demand()], [], target=4, max=4)
     plan = decide([pool], START, spend("10", "1"))
     assert asked(plan) == {A: 4} and plan.spend is not None and plan.spend.unpriced == 4
     assert not asked(decide([pool], START, spend("10", "1", unpriced_stops=True)))
@@ -261,7 +261,7 @@ def pools(draw: st.DrawFn, name: str = "batch") -> SpotPool:
                 max=draw(st.integers(1, 9)),
                 unseen=draw(st.integers(0, 2)),
                 usd_per_hour=price,
-                most_usd_per_hour=price,
+                max_usd_per_hour=price,
                 closes=closes if kind is CapacityType.RESERVED else None,
             )
         )
@@ -343,7 +343,7 @@ def test_no_plan_grows_a_fleet_beyond_its_limit(first: SpotPool, second: SpotPoo
     grown = {name: more for name, more in asked(plan).items() if more > 0 and not _is_reserved(both, name)}
     if not grown:
         return
-    prices = {group.name: group.most_usd_per_hour for pool in both for group in pool.groups}
+    prices = {group.name: group.max_usd_per_hour for pool in both for group in pool.groups}
     new = {
         name: max(0, size - len(pool.members_of(name))) for pool in both for name, size in after(pool, plan).items()
     }

@@ -32,7 +32,7 @@ class SlowFakeFleet(FakeFleet):
     due: list[tuple[datetime, str]] = field(default_factory=list[tuple[datetime, str]])
     bought: list[datetime] = field(default_factory=list[datetime])
     most: int = 0
-    """Most that all groups were asked for at the same time."""
+    """Maximum sum of the targets of all groups at one time."""
 
     def reconcile(self, name: str) -> None:
         self.most = max(self.most, sum(group.desired for group in self.groups.values()))

@@ -92,9 +92,9 @@ def test_zones_of_one_region_are_a_worse_spread_than_zones_of_two() -> None:
 
 def test_a_move_must_gain_more_than_it_costs() -> None:
     counts = {"r1a": 2, "r2a": 1}
-    assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=0.01) == "r3a"
-    assert risk.best_move(ALIKE, counts, 2, ["r3a"], least_gain=10) is None
-    assert risk.best_move(ALIKE, counts, 2, [], least_gain=0.01) is None
+    assert risk.best_move(ALIKE, counts, 2, ["r3a"], min_gain=0.01) == "r3a"
+    assert risk.best_move(ALIKE, counts, 2, ["r3a"], min_gain=10) is None
+    assert risk.best_move(ALIKE, counts, 2, [], min_gain=0.01) is None
 
 
 def priced(**usd: str) -> tuple[ZonePlacement, ...]:
@@ -130,7 +130,7 @@ def test_most_expensive_of_equal_zones_loses_an_instance(usd: dict[str, str], mo
 )
 def test_a_move_is_to_the_cheapest_of_equal_zones(usd: dict[str, str], cheapest: str) -> None:
     for reachable in (["b", "c"], ["c", "b"]):
-        assert risk.best_move(priced(**usd), {"a": 2}, 1, reachable, least_gain=0.01) == cheapest
+        assert risk.best_move(priced(**usd), {"a": 2}, 1, reachable, min_gain=0.01) == cheapest
 
 
 @pytest.mark.parametrize(("zone", "region"), [("us-east-1a", "us-east-1"), ("us-central1-b", "us-central1")])

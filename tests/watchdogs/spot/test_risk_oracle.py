@@ -111,7 +111,7 @@ def test_removed_instance_raises_the_risk_least(
 @given(PLACES, COUNTS, NEAR_ENOUGH, SOME, st.sampled_from([0.01, 0.1, 0.5]))
 @example([alike(zone, 0.1) for zone in ZONES], {**NONE, "r1a": 2}, -1, ["r1a", "r3a"], 0.01)
 def test_a_move_is_the_best_of_those_that_gain_enough(
-    places: list[ZonePlacement], counts: dict[str, int], missing: int, goals: list[str], least_gain: float
+    places: list[ZonePlacement], counts: dict[str, int], missing: int, goals: list[str], min_gain: float
 ) -> None:
     needed = needs(counts, missing)
     now = expected_falls(places, counts, needed)
@@ -120,9 +120,9 @@ def test_a_move_is_the_best_of_those_that_gain_enough(
         for goal in goals
         if (sources := [zone for zone in ZONES if counts[zone] and zone != goal])
     }
-    assume(all(abs(gain - least_gain) > NEAR for gain in gains.values()))
-    chosen = risk.best_move(places, counts, needed, goals, least_gain)
-    enough = [goal for goal, gain in gains.items() if gain > least_gain]
+    assume(all(abs(gain - min_gain) > NEAR for gain in gains.values()))
+    chosen = risk.best_move(places, counts, needed, goals, min_gain)
+    enough = [goal for goal, gain in gains.items() if gain > min_gain]
     if not enough:
         assert chosen is None
     else:

@@ -85,7 +85,7 @@ def test_booting_instances_are_doubtful_up_to_the_number_of_early_losses(
 def test_instance_that_idle_ends_is_missing_only_if_the_target_stays(
     target: int, least: int, ending: int, lacks: int
 ) -> None:
-    found = sizes(READY, LEAVES, target=target, least_target=least)
+    found = sizes(READY, LEAVES, target=target, min_target=least)
     assert (found.ending_idle, found.missing, found.spot_missing) == (ending, lacks, lacks)
 
 

@@ -30,8 +30,8 @@ ENDS_AT: Final = time(11, 30, tzinfo=UTC)
 ENDS_EARLY: Final = timedelta(minutes=30)
 WARNED_BEFORE: Final = timedelta(minutes=40)
 _AHEAD: Final = timedelta(weeks=8)
-_MOST_INSTANCES: Final = 64
-_MOST_OFFERINGS: Final = 6
+_MAX_INSTANCES: Final = 64
+_MAX_OFFERINGS: Final = 6
 _SHARE: Final = Decimal("0.6")
 _LIST_USD: Final = Decimal(60)
 """Of a type whose list price the embedded cloud does not know."""
@@ -46,7 +46,7 @@ class BlockCalls(EC2BaseResponse):
         hours = _hours(params.get("CapacityDurationHours"))
         if not kind.startswith(SOLD):
             raise ReservationError("InvalidParameterValue", f"Value ({kind}) for parameter instanceType is invalid.")
-        if not 1 <= count <= _MOST_INSTANCES:
+        if not 1 <= count <= _MAX_INSTANCES:
             raise ReservationError(
                 "InvalidParameterValue", f"Value ({count}) for parameter instanceCount is invalid."
             )
@@ -54,7 +54,7 @@ class BlockCalls(EC2BaseResponse):
         earliest = max(_moment(params.get("StartDateRange")) or now, now)
         latest = min(_moment(params.get("EndDateRange")) or now + _AHEAD + hours, now + _AHEAD + hours)
         found = [offering for offering in _offerings(kind, count, hours, earliest) if offering["EndDate"] <= latest]
-        return ActionResult({"CapacityBlockOfferings": found[:_MOST_OFFERINGS]})
+        return ActionResult({"CapacityBlockOfferings": found[:_MAX_OFFERINGS]})
 
     def purchase_capacity_block(self) -> ActionResult:
         params = self._get_params()

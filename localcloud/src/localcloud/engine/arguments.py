@@ -85,7 +85,7 @@ class SimulatorSettings:
     """Time per output token of a request that runs alone."""
     prefill_tokens_per_s: float = field(default_factory=_prefill_tokens_per_s)
     load_s: float = field(default_factory=_load_s)
-    """Least time that loading takes, on top of reading the files."""
+    """Minimum loading time, on top of reading the files."""
     release: str | None = field(default_factory=_release)
     """The release that it reports; None: the one that it simulates."""
 

@@ -13,7 +13,7 @@ from localcloud.gcp.state import GoogleState
 from localcloud.gcp.store import Key, Row, fingerprint, key_of, last, path_of
 
 COLLECTION: Final = "instanceGroupManagers"
-_MOST: Final = 1000
+_MAX_INSTANCES: Final = 1000
 _PROACTIVE: Final = OperationFailure(
     code="CONDITION_NOT_MET",
     message="CreateInstances cannot be used when UpdatePolicy type is set to PROACTIVE and replacementMethod to"
@@ -207,8 +207,8 @@ def _chosen(call: Call, group: ManagedGroup) -> list[Member]:
     asked: list[Any] = call.body.get("instances") or []
     if not asked:
         raise required("resource.instances")
-    if len(asked) > _MOST:
-        raise invalid("resource.instances", len(asked), f"At most {_MOST} instances.")
+    if len(asked) > _MAX_INSTANCES:
+        raise invalid("resource.instances", len(asked), f"At most {_MAX_INSTANCES} instances.")
     known = {(member.zone, member.name): member for member in group.members}
     found: list[Member] = []
     for link in asked:

@@ -22,7 +22,7 @@ from localcloud.gcp.storage import Storage
 from localcloud.same_user import LIMITS
 
 _CHUNK_LINE: Final = 1024
-_MOST_BYTES: Final = 1 << 36
+_MAX_BYTES: Final = 1 << 36
 
 
 class Front:
@@ -103,7 +103,7 @@ class Endpoint:
 def _body(asked: HttpRequest) -> bytes:
     """Also one that is sent in chunks: clients of storage do so with what they do not know the length of."""
     if (asked.header("Transfer-Encoding") or "").lower() != "chunked":
-        return asked.body(_MOST_BYTES)
+        return asked.body(_MAX_BYTES)
     found = bytearray()
     while size := int(asked.incoming.readline(_CHUNK_LINE).split(b";")[0], 16):
         found += asked.incoming.read(size)

@@ -40,7 +40,7 @@ class Message:
         return shown
 
 
-_MOST_BLOCKS: Final = 50
+_MAX_BLOCKS: Final = 50
 _LONGEST_SECTION: Final = 3000
 _LONGEST_TOTAL: Final = 13_200
 """Characters of all blocks; Slack does not document this limit; it was measured (bolt-js issue 2509)."""
@@ -96,7 +96,7 @@ def check(content: Mapping[str, Any]) -> None:
     blocks = items(content, "blocks")
     if not content.get("text") and not blocks and not content.get("attachments"):
         raise SlackError("no_text")
-    if len(blocks) > _MOST_BLOCKS:
+    if len(blocks) > _MAX_BLOCKS:
         raise SlackError("invalid_blocks")
     texts = [text for block in blocks for text in _texts(block)]
     if any(len(text) > _LONGEST_SECTION for text in texts):

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Final
 
 _GUID: Final = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_MOST: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 class Opcode(IntEnum):
@@ -64,7 +64,7 @@ class WebSocket:
             if length >= 126:
                 more = self._request.rfile.read(2 if length == 126 else 8)
                 length = int.from_bytes(more, "big")
-            if length > _MOST:
+            if length > _MAX_BYTES:
                 return None
             mask = self._request.rfile.read(4) if head[1] & 0x80 else bytes(4)
             masked = self._request.rfile.read(length)
