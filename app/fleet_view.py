@@ -92,6 +92,7 @@ class Watched:
             signals=signals,
             held=self._try("held requests", lambda: _by(wired, queries.HELD, "pool", now), dict[str, float]()),
             alerts=self._try("alerts", lambda: _alerts(wired, now), None),
+            ledger_read=not_read is None,
             targets=ledger_data.targets(wired.engine, fleet),
             brakes=operations.brakes(wired.engine, fleet, now),
             acts=last_outcomes(wired.engine, fleet, MAX_ACTS, since=now - timedelta(hours=1)),

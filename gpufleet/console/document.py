@@ -10,29 +10,32 @@ from gpufleet.domain.decisions import Past
 
 
 def document(view: FleetView) -> dict[str, Any]:
-    """The whole view."""
+    """The whole view. None: not known."""
     read = view.read
+    known = read.instances is not None
     return {
         "version": 1,
         "fleet": view.name,
         "at": _time(view.at),
         "usd_per_hour": _money(view.usd_per_hour),
-        "unpriced_instances": view.unpriced,
+        "unpriced_instances": view.unpriced if known else None,
         "pools": [_pool(pool) for pool in view.pools],
-        "instances": [instance_row(instance) for instance in view.instances],
-        "orphans": [instance.id for instance in view.orphans],
+        "instances": [instance_row(instance) for instance in view.instances] if known else None,
+        "orphans": [instance.id for instance in view.orphans] if known else None,
         "alerts": None
         if read.alerts is None
         else [
             {"name": a.name, "severity": a.severity, "pool": a.pool, "instance": a.instance_id, "count": a.count}
             for a in read.alerts
         ],
-        "brakes": [
+        "brakes": None
+        if not read.ledger_read
+        else [
             {"kind": b.kind, "scope": b.scope, "owner": b.owner, "reason": b.reason, "until": _time(b.until)}
             for b in read.brakes
         ],
-        "acts": [act_row(act) for act in read.acts],
-        "watchdogs": {name: _time(at) for name, at in read.last_seen.items()},
+        "acts": [act_row(act) for act in read.acts] if read.ledger_read else None,
+        "watchdogs": {name: _time(at) for name, at in read.last_seen.items()} if read.ledger_read else None,
         "last_hour": _cost(read.hour),
         "today": _cost(read.today),
         "spot_market": [
@@ -107,7 +110,7 @@ def _pool(pool: PoolStatus) -> dict[str, Any]:
         "waiting_requests": pool.waiting,
         "output_tokens_per_second": pool.tokens_per_second,
         "usd_per_hour": _money(pool.usd_per_hour),
-        "unpriced_instances": pool.unpriced,
+        "unpriced_instances": None if pool.usd_per_hour is None else pool.unpriced,
         "usd_per_million_tokens_last_hour": _unit(pool.unit),
     }
 

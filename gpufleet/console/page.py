@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from gpufleet.console import markup, text
-from gpufleet.console.view import FleetView, InstanceView, PoolStatus
+from gpufleet.console.view import FleetView, InstanceView, PoolStatus, sum_of_known
 from gpufleet.domain.decisions import Past
 from gpufleet.domain.model import CapacityType
 
@@ -96,7 +96,7 @@ def _cost_row(names: Sequence[str], view: FleetView) -> str:
     url = f"/costs?{urlencode({'fleet': view.name})}"
     cells = (
         f'<a href="{escape(url)}">{escape(view.name)}</a>',
-        text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+        text.money(view.usd_per_hour, view.unpriced),
         text.NOTHING if hour is None else text.money(hour.usd, hour.unpriced),
         text.NOTHING if hour is None else text.money(hour.idle_usd, 0),
         text.NOTHING if today is None else text.money(today.usd, today.unpriced),
@@ -120,9 +120,9 @@ def _fleets(views: Sequence[FleetView]) -> str:
                 f'<a href="#fleet-{number}">{escape(view.name)}</a>',
                 text.NOTHING if view.read.alerts is None else str(len(view.read.alerts)),
                 str(len(view.read.problems)),
-                str(sum(pool.target is not None and pool.ready < pool.target for pool in view.pools)),
+                text.NOTHING if view.read.instances is None else str(sum(pool.below_target for pool in view.pools)),
                 text.NOTHING if view.read.instances is None else str(len(view.instances)),
-                text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced),
+                text.money(view.usd_per_hour, view.unpriced),
             ),
         )
         for number, view in enumerate(views)
@@ -137,6 +137,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
     problems = "".join(f'<li class="bad">{escape(problem)}</li>' for problem in read.problems)
     marked = [i for i in view.instances if i.idle_since is not None]
     draining = [i for i in view.instances if i.draining]
+    none = "No action in the last hour." if read.ledger_read else "Unknown: the ledger was not read."
     parts = [
         f'<h1 id="fleet-{number}">{escape(view.name)}</h1>',
         f'<p class="soft">{view.at:%Y-%m-%d %H:%M:%S} UTC {stale}</p>',
@@ -152,7 +153,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
             (text.brake(b) for b in read.brakes),
         ),
         _lines("Orphans", (f"{i.id} ({i.machine_type}, {i.zone})" for i in view.orphans)),
-        f"<h2>Recent actions</h2>{_acts(read.acts, view.at, 'No action in the last hour.')}",
+        f"<h2>Recent actions</h2>{_acts(read.acts, view.at, none)}",
         _lines(
             "Spot market",
             (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
@@ -166,11 +167,11 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
 
 def _headline(view: FleetView) -> Iterable[tuple[str, str]]:
     read = view.read
-    yield "USD per hour", text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced)
+    yield "USD per hour", text.money(view.usd_per_hour, view.unpriced)
     yield "USD today", text.NOTHING if read.today is None else text.money(read.today.usd, read.today.unpriced)
     unit = None if read.hour is None else read.hour.unit.blended
     yield "USD per Mtok, last hour", text.NOTHING if unit is None else f"{unit:.3f}"
-    yield "ready replicas", "–" if read.instances is None else str(sum(pool.ready for pool in view.pools))
+    yield "ready replicas", text.number(sum_of_known(pool.ready for pool in view.pools))
     yield "instances", text.NOTHING if read.instances is None else str(len(view.instances))
 
 
@@ -190,9 +191,8 @@ def _pools(view: FleetView) -> str:
 
 
 def _pool_row(view: FleetView, pool: PoolStatus) -> str:
-    short = pool.target is not None and pool.ready < pool.target
     link = f"/instances?{urlencode({'fleet': view.name, 'pool': pool.name})}"
-    ready = f'<span class="warn">{pool.ready}</span>' if short else str(pool.ready)
+    ready = f'<span class="warn">{pool.ready}</span>' if pool.below_target else text.number(pool.ready)
     cells = (
         f'<a href="{escape(link)}">{escape(pool.name)}</a>',
         escape(pool.engine),

@@ -32,7 +32,7 @@ def screen(view: FleetView) -> RenderableType:
 
 
 def _head(view: FleetView) -> Text:
-    spend = NOTHING if view.usd_per_hour is None else money(view.usd_per_hour, view.unpriced)
+    spend = money(view.usd_per_hour, view.unpriced)
     today = view.read.today
     text = Text.assemble((view.name, "bold"), f"  {view.at:%Y-%m-%d %H:%M:%S} UTC\n", (f"{spend} USD/h", "bold"))
     text.append("" if today is None else f", today {money(today.usd, today.unpriced)} USD")
@@ -51,8 +51,7 @@ def _pools(view: FleetView) -> Table:
 
 
 def _pool_cells(pool: PoolStatus) -> list[str | Text]:
-    short = pool.target is not None and pool.ready < pool.target
-    ready = Text(str(pool.ready), style="yellow" if short else "")
+    ready = Text(number(pool.ready), style="yellow" if pool.below_target else "")
     return [
         Text(pool.name),
         NOTHING if pool.target is None else str(pool.target),
@@ -69,10 +68,10 @@ def _pool_cells(pool: PoolStatus) -> list[str | Text]:
 
 def counted(pool: PoolStatus, kind: CapacityType, of: str) -> str:
     """Ready instances of a capacity type, and the total if not all are ready; `–` if the pool does not
-    have the type.
+    have the type, or if the inventory is not known.
     """
     found = pool.types[kind]
-    if found.most is None and found.there == 0:
+    if found.there is None or (found.most is None and found.there == 0):
         return NOTHING
     return str(found.ready) if found.ready == found.there else f"{found.ready}{of}{found.there}"
 
@@ -110,7 +109,8 @@ def _groups(view: FleetView) -> Iterable[list[str]]:
         ]
     )
     seen = ", ".join(f"{name} {_ago(view.at, at)} ago" for name, at in sorted(read.last_seen.items()))
-    yield [f"last records: {seen}"] if seen else ["no watchdog has recorded anything yet"]
+    if read.ledger_read:
+        yield [f"last records: {seen}"] if seen else ["no watchdog has recorded anything yet"]
     known = [m for m in read.market if m.spot is not None]
     yield _cut([market(m.zone, m.machine_type, m.spot, m.on_demand) for m in known])
 
@@ -194,8 +194,10 @@ def short_number(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def short_money(value: Decimal, unpriced: int = 0) -> str:
-    """An amount in USD; with cents below 1,000."""
+def short_money(value: Decimal | None, unpriced: int = 0) -> str:
+    """An amount in USD, with cents below 1,000; `–` for an unknown one."""
+    if value is None:
+        return NOTHING
     return f"{'≥' if unpriced else ''}{value:.2f}" if value < 1000 else f"{'≥' if unpriced else ''}{value:,.0f}"
 
 
@@ -204,9 +206,9 @@ def percent(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.0%}"
 
 
-def money(value: Decimal, unpriced: int = 0) -> str:
-    """An amount in USD to the cent; `≥` if prices are missing."""
-    return f"{'≥' if unpriced else ''}{value:,.2f}"
+def money(value: Decimal | None, unpriced: int = 0) -> str:
+    """An amount in USD to the cent; `≥` if prices are missing, `–` for an unknown amount."""
+    return NOTHING if value is None else f"{'≥' if unpriced else ''}{value:,.2f}"
 
 
 def dollars(value: Decimal | None) -> str:

@@ -85,7 +85,7 @@ def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past], lines
         f"{len(found)} instances by {screen.sort}" + (f" of pool {screen.pool}" if screen.pool else ""), style="bold"
     )
     for view in views:
-        spend = text.NOTHING if view.usd_per_hour is None else text.money(view.usd_per_hour, view.unpriced)
+        spend = text.money(view.usd_per_hour, view.unpriced)
         before = f"\n{numbers[view.name]}" if numbers else " "
         head.append(f"{before} {view.name} {view.at:%H:%M:%S} UTC {spend} USD/h", style="not bold")
     problems = [Text(f"! {problem}", style="red") for view in views for problem in view.read.problems]

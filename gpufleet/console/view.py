@@ -57,10 +57,10 @@ class InstanceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityCount:
-    """Instances of one capacity type in a pool."""
+    """Instances of one capacity type in a pool. None: the inventory is not known."""
 
-    ready: int
-    there: int
+    ready: int | None
+    there: int | None
     most: int | None
     """The sum of its groups' maxima; None: the pool has no such group."""
 
@@ -102,12 +102,13 @@ class PoolStatus:
     most: int
     types: Mapping[CapacityType, CapacityCount]
     """Every capacity type. A pool has either on-demand or flex-start, or neither."""
-    draining: int
-    marked: int
+    draining: int | None
+    """None, also for the three below: the inventory is not known."""
+    marked: int | None
     held: float | None
     waiting: float | None
     tokens_per_second: float | None
-    usd_per_hour: Decimal
+    usd_per_hour: Decimal | None
     unpriced: int
     """Instances without a price. If there are any, `usd_per_hour` is a lower bound."""
     unit: UnitCost | None
@@ -116,8 +117,15 @@ class PoolStatus:
     """Names of its LoRA adapters in requests."""
 
     @property
-    def ready(self) -> int:
-        return sum(counted.ready for counted in self.types.values())
+    def ready(self) -> int | None:
+        """Ready instances; None: the inventory is not known."""
+        known = [counted.ready for counted in self.types.values() if counted.ready is not None]
+        return sum(known) if known else None
+
+    @property
+    def below_target(self) -> bool:
+        """It is known that fewer instances are ready than the target."""
+        return self.target is not None and self.ready is not None and self.ready < self.target
 
     @property
     def queued(self) -> float | None:
@@ -166,6 +174,8 @@ class FleetData:
     signals: Mapping[str, InstanceSignals] = field(default_factory=dict[str, InstanceSignals])
     held: Mapping[str, float] = field(default_factory=dict[str, float])
     alerts: Sequence[AlertView] | None = None
+    ledger_read: bool = True
+    """False: the targets, brakes, decisions and costs are unknown, not none."""
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
     brakes: Sequence[Brake] = ()
     acts: Sequence[Past] = ()
@@ -221,7 +231,9 @@ def build(read: FleetData, price: Price) -> FleetView:
     return FleetView(
         name=name,
         at=read.at,
-        pools=[_pool(pool, of_pool[pool.name], read) for pool in read.document.pools],
+        pools=[
+            _pool(pool, None if read.instances is None else of_pool[pool.name], read) for pool in read.document.pools
+        ],
         instances=shown,
         orphans=of_pool[None],
         usd_per_hour=None if read.instances is None else sum(priced, Decimal(0)),
@@ -249,7 +261,8 @@ def _instance(
     )
 
 
-def _pool(pool: Pool, instances: Sequence[InstanceView], read: FleetData) -> PoolStatus:
+def _pool(pool: Pool, found: Sequence[InstanceView] | None, read: FleetData) -> PoolStatus:
+    known, instances = found is not None, found or ()
     priced = [instance.usd_per_hour for instance in instances if instance.usd_per_hour is not None]
     return PoolStatus(
         name=pool.name,
@@ -259,26 +272,25 @@ def _pool(pool: Pool, instances: Sequence[InstanceView], read: FleetData) -> Poo
         target=read.targets.get(pool.name),
         least=pool.min,
         most=pool.max,
-        types={kind: _counted(pool, kind, instances) for kind in CapacityType},
-        draining=sum(instance.draining for instance in instances),
-        marked=sum(instance.idle_since is not None for instance in instances),
+        types={kind: _counted(pool, kind, found) for kind in CapacityType},
+        draining=sum(instance.draining for instance in instances) if known else None,
+        marked=sum(instance.idle_since is not None for instance in instances) if known else None,
         held=read.held.get(pool.name),
         waiting=sum_of_known(instance.signals.waiting for instance in instances),
         tokens_per_second=sum_of_known(instance.signals.tokens_per_second for instance in instances),
-        usd_per_hour=sum(priced, Decimal(0)),
+        usd_per_hour=sum(priced, Decimal(0)) if known else None,
         unpriced=len(instances) - len(priced),
         unit=read.hour.by_pool[pool.name][1] if read.hour and pool.name in read.hour.by_pool else None,
     )
 
 
-def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView]) -> CapacityCount:
-    of_kind = [instance for instance in instances if instance.capacity_type is kind]
+def _counted(pool: Pool, kind: CapacityType, instances: Iterable[InstanceView] | None) -> CapacityCount:
     groups = pool.groups_of(kind)
-    return CapacityCount(
-        ready=sum(instance.ready for instance in of_kind),
-        there=len(of_kind),
-        most=sum(group.max for group in groups) if groups else None,
-    )
+    most = sum(group.max for group in groups) if groups else None
+    if instances is None:
+        return CapacityCount(ready=None, there=None, most=most)
+    of_kind = [instance for instance in instances if instance.capacity_type is kind]
+    return CapacityCount(ready=sum(instance.ready for instance in of_kind), there=len(of_kind), most=most)
 
 
 def sum_of_known(values: Iterable[float | None]) -> float | None:

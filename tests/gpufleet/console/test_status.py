@@ -154,6 +154,32 @@ def test_missing_is_not_zero() -> None:
     assert "no watchdog has recorded anything yet" in text
 
 
+def test_an_unknown_inventory_is_not_an_empty_pool() -> None:
+    read = FleetData(document=document("chat"), at=NOW, instances=None, targets={"chat": 2})
+    view = build(read, lambda _: None)
+    assert line_of(shown(view), "chat")[-11:] == ["2", *"–" * 10]
+    html = page.overview([view, view], NOW, "stamp")
+    assert "0.00" not in html
+    assert html.count('data-name="pools below target">–') == 2
+    found = json.loads(json.dumps(as_document(view)))
+    assert [found[name] for name in ("instances", "orphans", "usd_per_hour", "unpriced_instances")] == [None] * 4
+    (pool,) = found["pools"]
+    unknown = ("ready", "draining", "marked", "usd_per_hour", "unpriced_instances")
+    assert [pool[name] for name in unknown] == [None] * len(unknown)
+    assert pool["by_capacity_type"]["spot"] == {"ready": None, "there": None, "max": 200}
+
+
+def test_an_unread_ledger_is_not_a_fleet_without_records() -> None:
+    read = FleetData(document=document("chat"), at=NOW, instances=[], ledger_read=False)
+    view = build(read, lambda _: None)
+    assert "no watchdog has recorded" not in shown(view)
+    html = page.overview([view], NOW, "stamp")
+    assert "No action in the last hour" not in html
+    assert "Unknown: the ledger was not read." in html
+    found = as_document(view)
+    assert [found[name] for name in ("acts", "brakes", "watchdogs")] == [None] * 3
+
+
 def test_a_missing_price_makes_a_lower_bound() -> None:
     read = FleetData(document=document("chat"), at=NOW, instances=[instance(1), instance(2)])
     first = instance(1).id
