@@ -1,8 +1,7 @@
 """`gpufleet replay`: runs the watchdogs' decisions on recorded histories, and compares them with known rules."""
 
 import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +14,7 @@ from app.errors import AppError, ErrorCode
 from cli.options import JsonOption
 from cli.output import STDERR, STDOUT, print_json
 from gpufleet.domain import durations
-from gpufleet.domain.parsed import is_map
+from gpufleet.domain.parsed import is_map, unique_keys
 from gpufleet.domain.policies import IdlePolicy, ScalePolicy, SpotPolicy
 from gpufleet.settings.document import describe_problems
 from gpufleet.settings.document.watchdogs import Watchdogs
@@ -328,7 +327,7 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
     """The file's entries by watchdog. A file with the keys of only one watchdog is that watchdog's entry."""
     try:
         written: Any = json.loads(
-            path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=_without_doubles
+            path.read_text(encoding="utf-8"), parse_float=Decimal, object_pairs_hook=unique_keys
         )
     except (OSError, ValueError, RecursionError) as error:
         raise AppError(f"--policy {path}: {error}", ErrorCode.WRONG_USE) from error
@@ -346,15 +345,6 @@ def _by_watchdog(path: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
             ErrorCode.WRONG_USE,
         )
     return {name: written}
-
-
-def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Reject a repeated key: JSON's parser silently takes the last value."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"key {twice!r} occurs twice; remove one of them")
-    return found
 
 
 def _show(answer: Mapping[str, str | int | float], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gpufleet.domain.parsed import json_problem
+from gpufleet.domain.parsed import json_problem, unique_keys
 from gpufleet.settings.document import DocumentError, describe_problems
 from gpufleet.settings.document.fields import Name
 from gpufleet.settings.expected import text_form
@@ -162,7 +162,7 @@ class RouterPolicy(_Strict):
 def parse_policy(text: str | bytes, source: str) -> RouterPolicy:
     """Read a policy. Raises DocumentError with path and value of all problems."""
     try:
-        return RouterPolicy.model_validate(json.loads(text))
+        return RouterPolicy.model_validate(json.loads(text, object_pairs_hook=unique_keys))
     except ValidationError as error:
         raise DocumentError(source, describe_problems(error, RouterPolicy)) from error
     except (ValueError, RecursionError) as error:

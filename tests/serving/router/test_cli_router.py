@@ -104,6 +104,9 @@ def test_a_policy_is_checked_before_use(fleet: Path, tmp_path: Path) -> None:
     written = fleet.parent / "router.json"
     written.write_text('{"embeddings_pool": "nowhere"}')
     assert "does not have: nowhere" in str(refused("check", "--fleet", fleet, "--state", state))
+    written.write_text('{"require_key": true, "require_key": false}')
+    error = str(refused("check", "--fleet", fleet, "--state", state))
+    assert "router.json: key 'require_key' occurs twice; remove one of them" in error
     written.write_text('{"require_keys": true}')
     assert "require_keys" in str(refused("check", "--fleet", fleet, "--state", state))
     written.write_text(json.dumps({"trusted_networks": [f"10.0.{n}.0/24" for n in range(100)]}))
