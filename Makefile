@@ -24,7 +24,7 @@ PYTEST = $(RUN) pytest -n '$(WORKERS)' --no-loadscope-reorder
 help:
 	@echo 'make demo      a full scenario on this machine: a cloud on loopback, pools, watchdogs, a cost report (CLOUD=gcp: emulated Google Cloud; ENGINE=sglang, trtllm, triton, lmdeploy or dynamo: that engine, simulated, in one pool; ENGINE=vllm: real vLLM in one pool; CONTROL=machine: the control host is lost and replaced)'
 	@echo 'make test      the tests (6 min on 2 cores); make test-all adds checks, slow proofs and the demo as a test'
-	@echo 'make test-long   other clouds, signals and sizes of slow proofs: before a release'
+	@echo 'make test-long   the slow tests with the other cloud, other signals and sizes; run it before a release'
 	@echo 'make test-engines   compares real vLLM, Triton and SGLang (10 GB, fetched once) with their simulators, and runs vLLM and SGLang in one fleet'
 	@echo 'make setup     install what both need; prints what it installs and why'
 	@echo 'make chaos     faults of all kinds on an embedded cloud for MINUTES=$(MINUTES), in the order of SEED=..., then checks of the result'
@@ -32,7 +32,7 @@ help:
 	@echo 'make dist      wheel and control-host bundle in dist/, each with its bill of materials (CycloneDX)'
 	@echo 'make docs      the pages of docs/ as a site in .local/site, with pictures if Chromium is installed'
 	@echo 'make bench     measure the numbers of docs/benchmarks.md on this machine'
-	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and an up that replaces machines, pause its watchdogs first); analyze   policies on the deployed resources'
+	@echo 'make preview | up | destroy   pulumi on STACK=$(STACK) (destroy, and an up that replaces machines, pause its watchdogs first); make analyze   checks the policies on the deployed resources'
 	@echo 'make watch | report   the watchdogs and the cost report'
 	@echo 'make clean     stop what runs and remove .local'
 

@@ -101,4 +101,7 @@ def _recognise(place: str, page: Sequence[Sample]) -> AcceleratorContract:
             if any(one.name in names and matches(names[one.name].where, one.labels) for one in page):
                 return contract
     known = ", ".join(CONTRACTS)
-    raise AppError(f"{place}: has no metric of an accelerator; name the kind with --kind ({known})")
+    raise AppError(
+        f"{place}: has no metric of a known accelerator; give the page of its exporter,"
+        f" or name the kind with --kind ({known})"
+    )

@@ -79,7 +79,7 @@ def restore(document: FleetDocument, place: str) -> Restored:
             with gzip.open(path, "rt", encoding="utf-8") as lines:
                 counts = _import(document, lines, path.name)
         except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise AppError(f"the backup cannot be read: {error}") from error
+            raise AppError(f"{pointer['key']}: the backup cannot be read: {error}") from error
     return Restored(key=pointer["key"], at=pointer["at"], rows=sum(counts.values()), breaches=len(breaches(document)))
 
 
@@ -101,7 +101,7 @@ def import_file(document: FleetDocument, file: Path) -> Mapping[str, int]:
         with file.open(encoding="utf-8") as lines:
             return _import(document, lines, str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise AppError(f"{file}: cannot be read: {error}") from error
+        raise AppError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _write(document: FleetDocument, path: Path, now: datetime) -> str:
@@ -136,8 +136,10 @@ def _pointer(source: StorageLocation, document: FleetDocument) -> dict[str, Any]
         reader.close()
     if not is_map(found):
         raise AppError(f"{key}: is not a valid pointer to a backup: it is not a JSON object")
-    if found.get("version") != 1 or not all(isinstance(found.get(name), str) for name in ("key", "sha256", "at")):
-        raise AppError(f"{key}: is not a valid pointer to a backup (version {found.get('version')!r}, must be 1)")
+    if found.get("version") != 1:
+        raise AppError(f"{key}: is not a valid pointer to a backup: version is {found.get('version')!r}, must be 1")
+    if lacking := [name for name in ("key", "sha256", "at") if not isinstance(found.get(name), str)]:
+        raise AppError(f"{key}: is not a valid pointer to a backup: expected text for {', '.join(lacking)}")
     return dict(found)
 
 

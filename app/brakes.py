@@ -184,7 +184,9 @@ def to_drain(instance: str, documents: Sequence[FleetDocument], *, limited: bool
     """The instance to drain and its fleet. `limited`: whether the user gave a deadline. Raises AppError."""
     document, known = owner_of(instance, documents)
     if known is None:
-        raise AppError(f"{instance} is not an instance id", ErrorCode.WRONG_USE)
+        raise AppError(
+            f"{instance!r} is not an instance id: `gpufleet top --once` lists the instances", ErrorCode.WRONG_USE
+        )
     if known.environment is None:
         # gpufleet must not send orders to the agent of an instance that no fleet owns
         raise AppError(f"{instance} belongs to no fleet, so it cannot be drained from here")
@@ -256,7 +258,10 @@ def owner_of(scope: str, documents: Sequence[FleetDocument]) -> tuple[FleetDocum
         if found is not None and (found.environment == document.environment or is_unmanaged):
             return document, found
     names = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"{scope!r} is neither a pool ({names}) nor an instance of these fleets", ErrorCode.WRONG_USE)
+    raise AppError(
+        f"{scope!r} is not a pool, an `orphans` rule or an instance of these fleets; pools: {names or 'none'}",
+        ErrorCode.WRONG_USE,
+    )
 
 
 def _may_be_instance(document: FleetDocument, scope: str) -> bool:

@@ -23,6 +23,7 @@ from app.errors import AppError
 from app.fleets import load_one
 from app.stores import fetch_file, open_place
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.durations import approximate
 from gpufleet.ledger.schema import LedgerError, open_ledger, schema_version
 from hosts.control import bundle, layout, ledger_file, root_files, units
 from hosts.control.layout import Ids
@@ -109,7 +110,7 @@ def _failing_service(services: Mapping[str, str]) -> str | None:
         try:
             answer = httpx.get(url, timeout=5, trust_env=False)
         except httpx.HTTPError as error:
-            return f"{name}: {url} does not answer ({type(error).__name__})"
+            return f"{name}: {url} does not answer: {error}"
         if not answer.is_success:
             return f"{name}: {url} answers {answer.status_code}"
     return None
@@ -242,7 +243,9 @@ class LiveMachine:
         for name in names:
             while systemd.state(name) not in _ENDED:
                 if time.monotonic() > until:
-                    raise ReleaseError(f"{name} did not stop within {STOP_WITHIN}: see `journalctl -u {name}`")
+                    raise ReleaseError(
+                        f"{name} did not stop within {approximate(STOP_WITHIN)}: see `journalctl -u {name}`"
+                    )
                 self.sleep(_LOOK_S)
 
     def start(self) -> None:

@@ -199,7 +199,11 @@ def _restore(document: FleetDocument, places: HostPaths, announce: Announce, *, 
     done = backups.restore(document, "")
     announce(f"{done.key} of {done.at}: {done.rows} rows read")
     if done.breaches:
-        raise AppError(f"{done.breaches} breaches: `gpufleet ledger verify` lists them", ErrorCode.FOUND)
+        raise AppError(
+            f"the restored ledger is not consistent (violations: {done.breaches}):"
+            " `gpufleet ledger verify` lists them",
+            ErrorCode.FOUND,
+        )
     begun.unlink()
 
 

@@ -98,7 +98,9 @@ def _text(place: str) -> str:
     except urllib.error.URLError as error:
         raise AppError(f"{place}: cannot be read: {error.reason}") from error
     except http.client.HTTPException as error:
-        raise AppError(f"{place}: cannot be read: its answer is not valid or not complete ({error!r})") from error
+        raise AppError(
+            f"{place}: cannot be read: its answer is not valid or not complete; read the page again"
+        ) from error
     except OSError as error:
         raise AppError(f"{place}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:

@@ -164,4 +164,6 @@ def fed_limits(folder: Path) -> Callable[[FleetDocument, Sequence[QuotaNeed]], M
 
 
 def _not_fed() -> CloudError:
-    return CloudError("this process has no credentials of the cloud: the watchdogs' user has them")
+    return CloudError(
+        "this process has no cloud credentials: run the command as the user gpufleet-watch, which has them"
+    )

@@ -57,8 +57,9 @@ def served_here(
     found = [one for one in documents if any(each.name == pool for each in one.pools)]
     if len(found) != 1:
         known = ", ".join(sorted({each.name for one in documents for each in one.pools}))
+        where = f"in {len(found)} fleets: select one with --fleet" if found else "in none"
         raise AppError(
-            f"--pool: expected a pool of one of the fleets, got {pool!r}, found in {len(found)}; pools: {known}",
+            f"--pool: expected a pool of one of the fleets, got {pool!r}, which is {where}; pools: {known}",
             ErrorCode.WRONG_USE,
         )
     (document,) = found

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from app.errors import AppError
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.durations import approximate
 from gpufleet.settings.document import FleetDocument, Pool
 from serving.revisions import PoolRollout, RevisionRollout, RolloutError, next_step, rolled_back
 
@@ -39,7 +40,7 @@ def change_pools(
             changed[pool.name] = change.run(digest)
         except (RolloutError, CloudError) as error:
             raise AppError(str(error)) from error
-        announce(f"{pool.name}: {changed[pool.name]} instances changed")
+        announce(f"{pool.name}: instances changed: {changed[pool.name]}")
     return changed
 
 
@@ -66,7 +67,7 @@ def wait(
             changed[pool.name] = waiting.run()
         except CloudError as error:
             raise AppError(str(error)) from error
-        announce(f"{pool.name}: {changed[pool.name]} instances changed")
+        announce(f"{pool.name}: instances changed: {changed[pool.name]}")
     return changed
 
 
@@ -111,7 +112,7 @@ class Waiting:
 
     def _stuck(self) -> str:
         return (
-            f"{self.pool.name}: no other instance served {self.digest[:12]} within {self.limit}. On the "
+            f"{self.pool.name}: no other instance served {self.digest[:12]} within {approximate(self.limit)}. On the "
             "control host, check that `gpufleet watch run --apply` runs (cron: `gpufleet watch revisions --apply`), "
             "its log (revisions), pauses (`gpufleet status`) "
             f"and the floor ({self.pool.min}). The rollout continues; run the same command to wait again"

@@ -6,6 +6,7 @@ are extras.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -61,7 +62,8 @@ def open_source(url: str, scratch: Path | None, announce: Callable[[str], None])
     except ManifestError as error:
         raise AppError(f"{url}: {error}") from error
     except OSError as error:
-        raise AppError(f"{url}: {error} (set --scratch to a folder with more free space)") from error
+        remedy = " (set --scratch to a folder with more free space)" if error.errno == errno.ENOSPC else ""
+        raise AppError(f"{url}: {error}{remedy}") from error
     finally:
         shutil.rmtree(to, ignore_errors=True)
 

@@ -66,7 +66,9 @@ class ModelRegistry:
                 going_back_to=None if going is None else str(going),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise AppError(f"{self.model}/{_HISTORY}: {error!r}: correct or remove the file") from error
+            raise AppError(
+                f"{self.model}/{_HISTORY}: is not a valid history of served revisions: correct or remove the file"
+            ) from error
 
     def write_history(self, history: History) -> None:
         value = {"version": 1, "digests": list(history.digests), "going_back_to": history.going_back_to}

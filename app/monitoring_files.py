@@ -88,9 +88,7 @@ def _objectives(document: FleetDocument, given: Sequence[str]) -> Mapping[str, f
         if not equals:
             raise AppError(f"--p99 {text}: expected POOL=TIME, for example chat=10s", ErrorCode.WRONG_USE)
         if pool not in pools:
-            raise AppError(
-                f"--p99 {text}: the fleet has no pool {pool!r}: {', '.join(sorted(pools))}", ErrorCode.WRONG_USE
-            )
+            raise AppError(f"--p99 {text}: no pool {pool!r}; pools: {', '.join(sorted(pools))}", ErrorCode.WRONG_USE)
         try:
             found[pool] = parse_duration(span).total_seconds()
         except ValueError as error:

@@ -43,7 +43,7 @@ def compare(place: str, need: QuotaNeed, limits: Mapping[str, float]) -> Finding
             name=f"{place} quota",
             ok=True,
             found=f"{need.for_}: up to {need.most} {need.unit} wanted; its quota cannot be read here",
-            remedy="look it up in the cloud's quota page",
+            remedy="look it up on the cloud's quota page",
         )
     limit = limits[need.quota]
     ok = need.most <= limit

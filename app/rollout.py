@@ -13,6 +13,7 @@ from gpufleet.clouds.aws.rollouts import AwsRollouts
 from gpufleet.clouds.versions import GroupVersion
 from gpufleet.domain import floors
 from gpufleet.domain.activity import CloudError
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.settings.document import FleetDocument, GroupEntry, Pool
 
@@ -116,8 +117,8 @@ def _wait(rollouts: AwsRollouts, pool: str, group: str, limit: timedelta, announ
             raise AppError(f"{group}: the refresh ended as {state.status}: {state.reason or 'no reason given'}")
         if time.monotonic() > until:
             raise AppError(
-                f"{group}: not done after {limit}; the cloud continues it: run this again to wait for it,"
-                f" or stop it with `gpufleet rollout {pool} --cancel`"
+                f"{group}: not done after {approximate(limit)}; the cloud continues it: run this again to wait"
+                f" for it, or stop it with `gpufleet rollout {pool} --cancel`"
             )
         time.sleep(POLL_S)
 

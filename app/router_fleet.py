@@ -16,7 +16,7 @@ from gpufleet.domain.model import Cloud, Instance
 from gpufleet.domain.ownership import OwnedGroup
 from gpufleet.settings.document import FleetDocument
 from serving import engine_container
-from serving.router.keys import ApiKey, parse_keys
+from serving.router.keys import ApiKey, KeysError, parse_keys
 from serving.router.policy import FILE_NAME, RouterPolicy, parse_policy, render_policy
 
 if TYPE_CHECKING:
@@ -92,7 +92,12 @@ class LiveFleet:
 
     def keys(self) -> tuple[ApiKey, ...]:
         """The API keys; empty without a file of keys. Raises OSError or KeysError."""
-        return parse_keys(self._keys_file.read_text()) if self._keys_file else ()
+        if self._keys_file is None:
+            return ()
+        try:
+            return parse_keys(self._keys_file.read_text())
+        except KeysError as error:
+            raise KeysError(f"{self._keys_file}: {error}") from error
 
     def engine_key(self, document: FleetDocument) -> str:
         """The engine key, read once: the security model describes how to change it. Raises OSError."""

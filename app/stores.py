@@ -108,6 +108,7 @@ def _s3(bucket: str, prefix: str) -> StorageLocation:
     import boto3
     from botocore.exceptions import BotoCoreError
 
+    from gpufleet.clouds.aws.calls import LOGIN
     from gpufleet.clouds.aws.signature import Credentials
     from gpufleet.clouds.aws.signed import S3Store, session
 
@@ -115,9 +116,9 @@ def _s3(bucket: str, prefix: str) -> StorageLocation:
         mine = boto3.Session()
         found = mine.get_credentials()
     except BotoCoreError as error:
-        raise AppError(f"s3://{bucket}: no AWS credentials: {error}") from error
+        raise AppError(f"s3://{bucket}: no AWS credentials: {error}; {LOGIN}") from error
     if found is None:
-        raise AppError('no AWS credentials: log in, or set AWS_PROFILE (locally: eval "$(gpufleet local env)")')
+        raise AppError(f's3://{bucket}: no AWS credentials: {LOGIN} (locally: eval "$(gpufleet local env)")')
 
     def credentials() -> Credentials:
         frozen = found.get_frozen_credentials()

@@ -85,7 +85,9 @@ def check(
     pages: Annotated[
         list[str], typer.Argument(help="Paths or http URLs of metrics pages of one exporter, in the order of time.")
     ],
-    kind: Annotated[str | None, typer.Option(help="Kind of accelerator. Default: recognised by the names.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of accelerator. Default: recognized by the metric names.")
+    ] = None,
     every: Annotated[int, typer.Option(min=1, help="Seconds between two pages.")] = 60,
     shared: Annotated[bool, typer.Option("--shared", help="Programs share the devices (time-slicing, MPS).")] = False,
     as_json: JsonOption = False,

@@ -124,7 +124,7 @@ def resume(
         )
         return
     count = sum(len(one.released) for one in done)
-    STDOUT.print(f"{count} brakes of {scope} released", highlight=False)
+    STDOUT.print(f"{count} brake{'s' * (count != 1)} of {scope} released", highlight=False)
     for brake in (brake for one in done for brake in one.left):
         STDERR.print(
             f"{brake.kind.sentence} {brake.scope} by {brake.owner} still holds {until_when(brake.until)}:"
@@ -169,10 +169,11 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
     if value is None and (reason is not None or span is not None or endless):
         raise AppError("--reason, --for and --until-resumed need a pool and a target: give both", ErrorCode.WRONG_USE)
     if value is not None and reason is None:
-        raise AppError("--reason is missing: write why, every plan shows it", ErrorCode.WRONG_USE)
+        raise AppError("--reason is missing: write why; every plan shows it", ErrorCode.WRONG_USE)
     documents = load(fleet)
     if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
-        raise AppError(f"{pool!r} is not a pool of these fleets", ErrorCode.WRONG_USE)
+        names = ", ".join(known.name for document in documents for known in document.pools)
+        raise AppError(f"no pool {pool!r}; pools: {names or 'none'}", ErrorCode.WRONG_USE)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
         document, _ = brakes.owner_of(pool, documents)
@@ -243,7 +244,7 @@ def _brake(kind: BrakeKind, scope: str, given: tuple[str, str | None], until: da
 
 def _why(reason: str) -> str:
     if not reason.strip():
-        raise AppError(f"--reason {reason!r} is empty: write why, every plan shows it", ErrorCode.WRONG_USE)
+        raise AppError(f"--reason {reason!r} is empty: write why; every plan shows it", ErrorCode.WRONG_USE)
     return _one_line("--reason", reason, REASON_MOST)
 
 

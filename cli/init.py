@@ -94,4 +94,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise AppError(f"--from: {path}: {error}", ErrorCode.WRONG_USE) from error
+        raise AppError(f"--from: {path}: {getattr(error, 'strerror', None) or error}", ErrorCode.WRONG_USE) from error

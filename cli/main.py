@@ -87,7 +87,7 @@ def _usage_error(left: SystemExit) -> str:
     wrong = left.__context__  # typer's copy of click's errors has no public name
     message_of, context = getattr(wrong, "format_message", None), getattr(wrong, "ctx", None)
     if message_of is None or context is None:
-        return "wrong use"
+        return "invalid usage"
     return f"{message_of().removesuffix('.')}; `{context.command_path} --help` lists the options"
 
 

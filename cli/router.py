@@ -189,7 +189,8 @@ def canary(
     word = salt or (rules.canary.salt if rules.canary else f"{model.replace('/', '-')}-{datetime.now(UTC):%Y%m%d}")
     moved = _checked(policy, model, Canary, pool=target, percent=percent, salt=word)
     if unknown := moved.unknown_pools({entry.name for entry in document.pools}):
-        raise AppError(f"the fleet does not have the pool {', '.join(unknown)}", ErrorCode.WRONG_USE)
+        names = ", ".join(entry.name for entry in document.pools)
+        raise AppError(f"the fleet does not have the pool {', '.join(unknown)}; pools: {names}", ErrorCode.WRONG_USE)
     STDERR.print(f"{model}: {percent:g} % of users to {target}" + ("" if apply else " (dry run; --apply writes it)"))
     if not apply:
         raise typer.Exit(Exit.FOUND)
@@ -263,6 +264,6 @@ def _print_status(known: dict[str, Any]) -> None:
     STDOUT.print(table)
     for pool, number in known["held"].items():
         if number:
-            STDOUT.print(f"{pool}: {number} requests wait for its first replica")
+            STDOUT.print(f"{pool}: requests that wait for its first replica: {number}")
     for problem in known["problems"]:
         STDOUT.print(f"! {problem}", markup=False)

@@ -40,7 +40,7 @@ def handler(event: Mapping[str, Any], context: object = None) -> dict[str, Any]:
     code, fleets = one_pass(name, urls, apply=apply)
     answer = {"watchdog": name, "applied": apply, "found": code is Exit.FOUND, "fleets": fleets}
     if code is Exit.FAILED:
-        raise PassFailedError(f"{name}: {[_why(fleet) for fleet in fleets]}")
+        raise PassFailedError(f"{name}: {'; '.join(_why(fleet) for fleet in fleets)}")
     return answer
 
 

@@ -166,7 +166,7 @@ def _shared_projects(settings: Settings, path: Path) -> Iterator[Problem]:
         elif name.startswith(f"{settings.environment}-") or settings.environment.startswith(f"{name}-"):
             yield Problem(
                 path=f"{KEY}.environment",
-                wrong=f"and {name} ({other.name}) share a project, and one name begins with the other and a hyphen",
+                wrong=f"shares a project with {name} ({other.name}), and one name begins with the other and a hyphen",
                 value=settings.environment,
                 remedy="rename one: permissions on instances are limited by a prefix of their names",
             )

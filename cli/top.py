@@ -43,9 +43,7 @@ def top(
     documents = load(fleet)
     names = sorted({entry.name for document in documents for entry in document.pools})
     if pool and pool not in names:
-        raise AppError(
-            f"--pool {pool}: is not a pool of these fleets; expected one of {', '.join(names)}", ErrorCode.WRONG_USE
-        )
+        raise AppError(f"--pool: no pool {pool!r}; pools: {', '.join(names) or 'none'}", ErrorCode.WRONG_USE)
     fleets = [Watched(document, Costs.NONE) for document in documents]
     screen = Screen(sort=sort, pool=pool)
     if once or not (STDOUT.is_terminal and sys.stdin.isatty()):

@@ -58,8 +58,10 @@ def upgrade(
         if not to and not rollback:
             STDOUT.print(f"current   {current}\nprevious  {previous or '-'}", highlight=False)
             return
+        if not (to or previous):
+            raise AppError("no previous release is installed: select one with --to", ErrorCode.WRONG_USE)
         if not apply:
-            note(f"would change from {current[:12]} to {(to or previous or 'nothing')[:12]} (dry run; give --apply)")
+            note(f"would change from {current[:12]} to {(to or previous or '')[:12]} (dry run; give --apply)")
             raise typer.Exit(Exit.FOUND)
         if to:
             releases.upgrade(to, datetime.now(UTC))

@@ -14,15 +14,15 @@ def parse_window(since: str, until: str | None, timezone: str, now: datetime) ->
     """Parse the options. Raises AppError that names the option, its value and its forms."""
     begin = parse_moment("--since", since, timezone, now)
     end = now if until is None else parse_moment("--until", until, timezone, now)
-    if begin >= end:
-        raise AppError(
-            f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is not before --until ({end:%Y-%m-%dT%H:%M:%SZ})",
-            ErrorCode.WRONG_USE,
-        )
     if begin > now:
         raise AppError(
             f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is in the future, so its cost is unknown, not zero:"
             " give a time up to now",
+            ErrorCode.WRONG_USE,
+        )
+    if begin >= end:
+        raise AppError(
+            f"--since {since!r} ({begin:%Y-%m-%dT%H:%M:%SZ}) is not before --until ({end:%Y-%m-%dT%H:%M:%SZ})",
             ErrorCode.WRONG_USE,
         )
     return Window(since=begin, until=end, now=now, timezone=timezone)

@@ -71,7 +71,7 @@ def shown(value: Any) -> str:
         return "not set"
     if value is UNKNOWN or value is NOT_SHOWN:
         return repr(value)
-    text = redacted(repr(value))
+    text = redacted(str(value).lower() if isinstance(value, bool) else repr(value))
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 

@@ -117,7 +117,7 @@ def findings(packages: Mapping[str, str], found: Mapping[str, str], allowed: All
     for name, version in sorted(packages.items()):
         licence = licence_of(name, found, allowed)
         if not licence:
-            why = "metadata name no licence" if name in found else "it is not installed here"
+            why = "its metadata names no licence" if name in found else "it is not installed here"
             remedy = f"read it in its sources and write {name} into [declared] of scripts/licences.toml"
             lines.append(f"{name} {version}: unknown licence ({why}): {remedy}")
         elif not is_allowed(licence, allowed.licences | {allowed.exceptions.get(name, "")}):

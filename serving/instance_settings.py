@@ -142,7 +142,8 @@ def load(path: Path) -> InstanceSettings:
     raw = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if raw.get("version") != VERSION:
         raise InstanceSettingsError(
-            f"{path}: must have version {VERSION}; the agent and the stack are of different releases"
+            f"{path}: version is {raw.get('version')!r}, must be {VERSION}: the agent and the stack"
+            " are of different releases"
         )
     try:
         return from_json(raw)
@@ -198,7 +199,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 def _keys(found: object) -> tuple[str, ...]:
     keys = tuple(str(each) for each in cast("list[object]", found)) if isinstance(found, list) else ()
     if not 1 <= len(keys) <= MAX_ORDER_KEYS:
-        raise ValueError(f"order_keys: must be one or {MAX_ORDER_KEYS} public keys")
+        raise ValueError(f"order_keys: expected 1 to {MAX_ORDER_KEYS} public keys, got {len(keys)}")
     for key in keys:
         try:
             public_key(key)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final, Protocol
 
 from gpufleet.domain import floors
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import Instance
 
 POLL_S: Final = 2.0
@@ -125,7 +126,8 @@ class RevisionRollout:
         changing = sorted(name for name, status in statuses.items() if status.get("switching_to"))
         if changing:
             names = ", ".join(changing)
-            return f"{pool}: {names} is switching its revision and did not finish within {self.rollout.limit}"
+            limit = approximate(self.rollout.limit)
+            return f"{pool}: {names} is switching its revision and did not finish within {limit}"
         if old and (objection := floors.objection(pool, self.rollout.floor, ready)) is not None:
             return f"{pool}: {objection}"
         silent = sorted(known.keys() - statuses.keys())
@@ -151,7 +153,7 @@ class RevisionRollout:
                     "run `gpufleet model rollback` to restore it in the bucket"
                 )
         raise RolloutError(
-            f"{self.rollout.pool} {instance.id}: did not serve {digest[:12]} within {self.rollout.limit}"
+            f"{self.rollout.pool} {instance.id}: did not serve {digest[:12]} within {approximate(self.rollout.limit)}"
         )
 
 

@@ -154,7 +154,7 @@ def _capacity(pool: PoolSettings, path: str) -> Iterator[Problem]:
     capacity = pool.capacity
     fallback = capacity.on_demand or capacity.flex_start
     if not capacity.reserved and capacity.spot is None and fallback is None:
-        remedy = "add at least one of reserved, spot, on_demand"
+        remedy = "add at least one of reserved, spot, on_demand, flex_start (Google Cloud)"
         yield Problem(path=f"{path}.capacity", wrong="is empty", remedy=remedy)
         return
     reserved = sum(reservation.count for reservation in capacity.reserved)
@@ -171,7 +171,7 @@ def _capacity(pool: PoolSettings, path: str) -> Iterator[Problem]:
             yield Problem(
                 path=f"{path}.capacity",
                 wrong=f"allows at most {most} instances, which is below target {pool.target}",
-                remedy="raise on_demand.max, reserve more, or add spot",
+                remedy=f"raise {'flex_start' if capacity.flex_start else 'on_demand'}.max, reserve more, or add spot",
             )
     places = [(r.zone, r.machine_type) for r in capacity.reserved]
     for index, place in enumerate(places):

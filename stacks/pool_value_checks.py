@@ -62,7 +62,7 @@ def _times(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
         yield Problem(path=where, wrong="must be above 0s", value="0s", remedy=remedy)
     elif deadline > LONGEST_DRAIN and settings.cloud is Cloud.AWS:
         wrong = "is longer than a lifecycle hook of AWS can wait, two hours less one minute"
-        yield Problem(path=where, wrong=wrong, value=str(deadline), remedy="write 119m or less")
+        yield Problem(path=where, wrong=wrong, value=render_duration(deadline), remedy="write 119m or less")
     idle = pool.watchdogs.idle
     if idle is not None and not idle.window:
         remedy = "write the time for which an instance must be idle, for example 30m"

@@ -108,6 +108,6 @@ def _interval(store: Metrics, job: str) -> timedelta:
     interval = store.interval(job)
     if interval is None or interval <= timedelta(0):
         raise CloudError(
-            f"the metrics store has no job {str(job)!r}: add the scrape configuration of hosts/monitoring/"
+            f"the metrics store has no job {str(job)!r}: add it (`gpufleet monitoring render` writes an example)"
         )
     return interval

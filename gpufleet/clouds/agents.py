@@ -15,6 +15,7 @@ from gpufleet.clouds.plain_http import context_without_authorities
 from gpufleet.domain import orders
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import Instance
 from gpufleet.domain.orders import AgentOrder, Claim, Drain, OrderRefusal, Switch
 from gpufleet.domain.parsed import is_map
@@ -113,7 +114,8 @@ class NodeAgents:
                 status, body = self._post(instance, theirs, action)
             else:
                 raise CloudError(
-                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} ours; correct the wrong clock",
+                    f"{instance.id}: its agent {refused}: its clock is {_ahead(off)} this machine's;"
+                    " correct the wrong one",
                     OrderRefusal.WRONG_TIME,
                 )
         if status != HTTPStatus.ACCEPTED:
@@ -188,9 +190,7 @@ def _refusal(answer: bytes) -> tuple[str, str]:
 
 def _ahead(off: timedelta) -> str:
     """A clock difference as text: `17 min ahead of`, `3 s behind`."""
-    seconds = abs(off).total_seconds()
-    length = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{length} {'ahead of' if off > timedelta() else 'behind'}"
+    return f"{approximate(abs(off))} {'ahead of' if off > timedelta() else 'behind'}"
 
 
 def _object(answer: bytes) -> Mapping[str, Any]:

@@ -52,11 +52,11 @@ class Prometheus:
         answer = self._ask("POST", "/api/v1/query", data={"query": expression, "time": f"{at.timestamp():.3f}"})
         kind = answer.get("resultType") if is_map(answer) else None
         if kind != "vector":
-            raise CloudError(f"{self._url}: expected a vector from a query, got {kind!r}")
+            raise CloudError(f"Prometheus at {self._url}: expected a vector from a query, got {kind!r}")
         try:
             return [(row["metric"], float(row["value"][1])) for row in answer["result"]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise CloudError(f"{self._url}: expected a vector of numbers from a query: {error!r}") from error
+            raise CloudError(f"Prometheus at {self._url}: expected a vector of numbers from a query") from error
 
     def now(self) -> datetime:
         """The store's own time, with millisecond precision. The store timestamps its samples with this clock."""
@@ -65,14 +65,16 @@ class Prometheus:
         try:
             return datetime.fromtimestamp(float(answer["result"][1]), UTC)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-            raise CloudError(f"{self._url}: expected a scalar from time(), got {answer!r:.100}") from error
+            raise CloudError(
+                f"Prometheus at {self._url}: expected a scalar from time(), got {answer!r:.100}"
+            ) from error
 
     def interval(self, job: str) -> timedelta | None:
         """Scrape interval of a job; None if the configuration has no such job. Raises CloudError."""
         if self._intervals is None:
             answer = self._ask("GET", "/api/v1/status/config")
             if not is_map(answer) or not isinstance(answer.get("yaml"), str):
-                raise CloudError(f"{self._url}: /api/v1/status/config contains no configuration")
+                raise CloudError(f"Prometheus at {self._url}: /api/v1/status/config contains no configuration")
             self._intervals = read_intervals(answer["yaml"])
         return self._intervals.get(job)
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from gpufleet.console import markup, text
 from gpufleet.console.view import FleetView, InstanceView, PoolStatus, sum_of_known
 from gpufleet.domain.decisions import Past
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 
 REFRESH_S: Final = 30
@@ -133,7 +134,7 @@ def _fleets(views: Sequence[FleetView]) -> str:
 def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
     read = view.read
     old = (now - view.at).total_seconds()
-    stale = f'<span class="warn">{text.span(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
+    stale = f'<span class="warn">{approximate(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
     problems = "".join(f'<li class="bad">{escape(problem)}</li>' for problem in read.problems)
     marked = [i for i in view.instances if i.idle_since is not None]
     draining = [i for i in view.instances if i.draining]
@@ -159,7 +160,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
             (text.market(m.zone, m.machine_type, m.spot, m.on_demand) for m in read.market if m.spot is not None),
         ),
         _lines(
-            "Watchdogs", (f"{name}: {text.span(view.at - at)} ago" for name, at in sorted(read.last_seen.items()))
+            "Watchdogs", (f"{name}: {approximate(view.at - at)} ago" for name, at in sorted(read.last_seen.items()))
         ),
     ]
     return f"<section>{''.join(parts)}</section>"
@@ -234,7 +235,7 @@ def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
             (
                 markup.instance_link(view, one),
                 escape(one.pool or text.NOTHING),
-                text.span(view.at - (one.idle_since or view.at)),
+                approximate(view.at - (one.idle_since or view.at)),
                 escape(one.why or text.NOTHING),
                 f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
                 markup.keep_button(view, one, stamp),
@@ -279,7 +280,7 @@ def _instance_row(view: FleetView, one: InstanceView) -> str:
         text.percent(signals.kv_cache),
         text.number(signals.tokens_per_second),
         text.NOTHING if one.usd_per_hour is None else f"{one.usd_per_hour:.4f}",
-        text.NOTHING if one.idle_since is None else text.span(view.at - one.idle_since),
+        text.NOTHING if one.idle_since is None else approximate(view.at - one.idle_since),
     )
     return markup.row(names, cells)
 
@@ -303,7 +304,7 @@ def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
         markup.row(
             names,
             (
-                f"{text.span(now - act.at)} ago",
+                f"{approximate(now - act.at)} ago",
                 escape(act.watchdog),
                 f"{escape(act.decision.action.sentence)} {escape(act.decision.resource)}",
                 escape(text.NOTHING if act.outcome is None else act.outcome.kind.sentence),

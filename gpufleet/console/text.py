@@ -1,7 +1,7 @@
 """A fleet's view for a terminal, readable in 80 columns."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gpufleet.console.view import AlertView, CostView, FleetView, InstanceView, PoolStatus
 from gpufleet.domain.brakes import Brake
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 
 NOTHING: Final = "–"
@@ -166,16 +167,7 @@ def brake(one: Brake) -> str:
 
 
 def _ago(now: datetime, then: datetime) -> str:
-    return span(now - then)
-
-
-def span(length: timedelta) -> str:
-    """A duration in one unit: `45 s`, `12 min`, `3 h`, `2 d`."""
-    seconds = max(int(length.total_seconds()), 0)
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+    return approximate(now - then)
 
 
 def number(value: float | None) -> str:

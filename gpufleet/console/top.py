@@ -14,6 +14,7 @@ from rich.text import Text
 from gpufleet.console import text
 from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.domain.decisions import Past
+from gpufleet.domain.durations import approximate
 
 HELP: Final = "s sort  p pool  up/down choose  enter decisions  esc back  q quit"
 _MAX_ACTS: Final = 20
@@ -133,7 +134,7 @@ def _cells(view: FleetView, one: InstanceView) -> list[Text]:
             text.percent(signals.kv_cache),
             text.short_number(signals.tokens_per_second),
             text.NOTHING if one.usd_per_hour is None else f"{one.usd_per_hour:.2f}",
-            text.NOTHING if one.idle_since is None else text.span(view.at - one.idle_since).replace(" ", ""),
+            text.NOTHING if one.idle_since is None else approximate(view.at - one.idle_since).replace(" ", ""),
         )
     ]
 
@@ -152,7 +153,7 @@ def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> Re
     for act in acts[:_MAX_ACTS]:
         why = act.decision.reason.sentence + (f": {act.detail}" if act.detail else "")
         outcome = text.NOTHING if act.outcome is None else act.outcome.kind.sentence
-        cells = (f"{text.span(view.at - act.at)} ago", act.watchdog, act.decision.action.sentence, outcome, why)
+        cells = (f"{approximate(view.at - act.at)} ago", act.watchdog, act.decision.action.sentence, outcome, why)
         table.add_row(*(Text(cell) for cell in cells))
     head = f"{one.id}  {one.machine_type} {one.capacity_type} in {one.zone}, pool {one.pool or 'none'}"
     none = () if acts else (Text("no decision is recorded yet"),)

@@ -376,8 +376,8 @@ def _rows(charge: Charge, scope: str, served: _Served) -> Iterator[Row]:
     """One row, or two where a commitment pays for a part of the charge."""
     if charge.amount is None or charge.price is None:
         raise UnpricedError(
-            f"{charge.resource} ({charge.machine_type}, {charge.capacity_type}) has no price, and FOCUS knows no"
-            " unknown cost: run `gpufleet prices refresh` or state the price"
+            f"{charge.resource} ({charge.machine_type}, {charge.capacity_type}) has no price, and FOCUS cannot"
+            " express an unknown cost: run `gpufleet prices refresh` or state the price"
         )
     start = charge.start.astimezone(UTC).replace(microsecond=0)
     end = max(charge.end.astimezone(UTC).replace(microsecond=0), start + timedelta(seconds=1))

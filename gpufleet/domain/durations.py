@@ -1,4 +1,4 @@
-"""Durations in the format of the settings: `90s`, `30m`, `4h`, `7d`."""
+"""Durations in the format of the settings (`90s`, `30m`, `4h`, `7d`), and for people (`12 min`)."""
 
 import re
 from datetime import timedelta
@@ -29,3 +29,12 @@ def render(duration: timedelta) -> str:
         if seconds and seconds % _UNITS[unit] == 0:
             return f"{int(seconds) // _UNITS[unit]}{unit}"
     return f"{int(seconds)}s"
+
+
+def approximate(duration: timedelta) -> str:
+    """Return a duration for people, in one unit and rounded down: `45 s`, `12 min`, `3 h`, `2 d`."""
+    seconds = max(int(duration.total_seconds()), 0)
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -100,6 +100,6 @@ def hint(cloud: Cloud, region: str) -> str:
     """Return a hint for a region that the cloud does not have."""
     other = next((c for c in Cloud if c is not cloud and region in REGIONS[c]), None)
     if other is not None:
-        return f"choose one of {cloud}: this one is {other}'s"
+        return f"choose a region of {cloud}: {region} is a region of {other}"
     found = get_close_matches(region, sorted(REGIONS[cloud]), n=3, cutoff=0.7)
     return f"did you mean {' or '.join(found)}?" if found else f"choose one such as {min(REGIONS[cloud])}"

@@ -184,7 +184,9 @@ def migrate(connection: Connection, to: str) -> None:
     try:
         command.upgrade(config, to)
     except CommandError as error:
-        raise LedgerError(f"the ledger's schema is unknown to gpufleet: {error}") from error
+        raise LedgerError(
+            f"this gpufleet does not know the ledger's schema ({error}): upgrade gpufleet, or restore a backup"
+        ) from error
 
 
 def _explained(message: str) -> str:

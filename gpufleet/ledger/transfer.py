@@ -130,19 +130,24 @@ def import_rows(connection: Connection, lines: Iterable[str], source: str) -> di
             break
         name = value.get("table")
         if not isinstance(name, str) or not isinstance(value.get("row"), dict):
-            raise LedgerError(f"{source}: line {number}: expected a row of a ledger; nothing was imported")
+            raise LedgerError(
+                f"{source}: line {number}: expected an object with `table` and `row`; nothing was imported"
+            )
         counts[name] += 1
         if (table := known.get(name)) is None:
             if schema > HEAD:
                 continue
-            raise LedgerError(f"{source}: line {number}: expected a row of a ledger; nothing was imported")
+            raise LedgerError(f"{source}: line {number}: this gpufleet has no table {name!r}; nothing was imported")
         if current is not None and (table is not current or len(pending) >= _STREAM):
             _write(connection, current, pending, source)
             pending = []
         current = table
         pending.append(_row(table, value["row"], schema, f"{source}: line {number}"))
     if ended is None or ended != dict(counts):
-        raise LedgerError(f"{source}: is incomplete: its last line is missing; nothing was imported; export it again")
+        raise LedgerError(
+            f"{source}: is incomplete: its last line is missing or states other numbers of rows; nothing was"
+            " imported; export it again"
+        )
     if current is not None:
         _write(connection, current, pending, source)
     return dict(counts)

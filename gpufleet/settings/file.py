@@ -34,7 +34,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
         raise FileError(f"{path}{_where(error)}") from error
     config: Any = raw.get("config") if is_map(raw) else None
     if not is_map(config):
-        problem = "is empty" if raw is None else f"must be a map, is {type(raw).__name__}"
+        problem = "is empty" if raw is None else f"expected a map, got {'a list' if is_list(raw) else 'one value'}"
         problem = "has no config: map" if is_map(raw) else problem
         raise FileError(f"{path}: {problem}; write it as stacks/config/Pulumi.aws-local.yaml shows")
     return config

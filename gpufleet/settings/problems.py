@@ -115,5 +115,5 @@ def _sentence(message: str) -> str:
 
 
 def _short(value: Any) -> str:
-    text = str(value) if isinstance(value, date) else repr(value)
+    text = str(value) if isinstance(value, date) else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

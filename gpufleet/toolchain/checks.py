@@ -28,7 +28,7 @@ def check_tool(tool: Tool, environment: Mapping[str, str]) -> Finding:
         name=tool.name,
         ok=found is not None,
         found=f"{'.'.join(map(str, found.version))} at {found.path}" if found else "missing or too old",
-        remedy="" if found else f"run `make setup` (it {tool.purpose})",
+        remedy="" if found else f"run `make setup`, which installs it ({tool.name} {tool.purpose})",
     )
 
 

@@ -127,7 +127,7 @@ class Releases:
         try:
             found: Any = json.loads(root_files.read(self.places.chosen))
             if found["version"] != VERSION:
-                raise ReleaseError(f"{self.places.chosen}: version {found['version']!r} is not {VERSION}")
+                raise ReleaseError(f"{self.places.chosen}: version is {found['version']!r}, must be {VERSION}")
             return Chosen(
                 current=_digest(found["current"]),
                 previous=None if found["previous"] is None else _digest(found["previous"]),
@@ -230,8 +230,8 @@ class Releases:
         """Return the unfinished or interrupted change; None if there is none. Raises ReleaseError."""
         try:
             found: Any = json.loads(root_files.read(self.places.change))
-            if found.pop("version") != VERSION:
-                raise ReleaseError(f"{self.places.change}: must have version {VERSION}")
+            if (version := found.pop("version")) != VERSION:
+                raise ReleaseError(f"{self.places.change}: version is {version!r}, must be {VERSION}")
             return _change_of(found)
         except FileNotFoundError:
             return None

@@ -66,8 +66,8 @@ def load(path: Path) -> ControlSettings:
     """Read the settings file. Raises ControlSettingsError."""
     try:
         found: Any = json.loads(path.read_text("utf-8"))
-        if found.pop("version") != VERSION:
-            raise ControlSettingsError(f"{path}: must have version {VERSION}: use newer boot data")
+        if (version := found.pop("version")) != VERSION:
+            raise ControlSettingsError(f"{path}: version is {version!r}, must be {VERSION}: use newer boot data")
         return ControlSettings(**found | {"role": Role(found["role"])})
     except OSError as error:
         raise ControlSettingsError(f"{path}: {error.strerror or error}: is this a control host?") from error

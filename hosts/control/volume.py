@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from gpufleet.domain.durations import approximate
 from hosts.node.ports import StepError
 
 WAIT: Final = timedelta(minutes=10)
@@ -23,7 +24,9 @@ def mount(device: str, at: Path, run: Callable[[Sequence[str]], str], wait: time
     end = time.monotonic() + wait.total_seconds()
     while not Path(device).exists():
         if time.monotonic() > end:
-            raise StepError(f"{device}: is not attached after {wait}: attach the environment's data volume")
+            raise StepError(
+                f"{device}: is not attached after {approximate(wait)}: attach the environment's data volume"
+            )
         time.sleep(_LOOK_S)
     at.mkdir(parents=True, exist_ok=True)
     if _is_mounted(at, run):
@@ -51,7 +54,7 @@ def _is_empty(device: str, run: Callable[[Sequence[str]], str]) -> bool:
     if beginning.strip(b"\0"):
         raise StepError(
             f"{device}: contains data but not a known file system, so it is neither mounted nor formatted: "
-            f"check the data; if they are not needed, `dd if=/dev/zero of={device} bs=1M count=1`"
+            f"check the data; if you do not need them, erase them with `dd if=/dev/zero of={device} bs=1M count=1`"
         )
     return True
 

@@ -32,6 +32,7 @@ _ROUTER: Final = f'{{job="{metrics.ROUTER_JOB}"}}'
 _ACCELERATOR: Final = metrics.Source.ACCELERATOR.value
 _NUMBER: Final = "{{ $value }}"
 _VALUE: Final = "{{ $value | humanize }}"
+_COUNT: Final = '{{ $value | printf "%.0f" }}'
 _PERCENT: Final = "{{ $value | humanizePercentage }}"
 _LENGTH: Final = "{{ $value | humanizeDuration }}"
 
@@ -146,7 +147,7 @@ def _gpu(settings: AlertSettings) -> tuple[Alert, ...]:
             # An exporter that has just started reports no GPU before its first collection.
             lasts=_minutes(2),
             severity=Severity.TICKET,
-            summary=f"{_NUMBER} GPUs of {_INSTANCE} ({_POOL}) are missing: their activity is unknown",
+            summary=f"{_INSTANCE} ({_POOL}) has missing GPUs ({_NUMBER}): their activity is unknown",
         ),
     )
 
@@ -201,7 +202,7 @@ def _serving(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"sum by (environment, pool) (gpufleet_held_requests{_ROUTER}) > 0",
             lasts=_minutes(5),
             severity=Severity.PAGE,
-            summary=f"{_NUMBER} requests wait for a first replica of pool {_POOL}",
+            summary=f"Pool {_POOL} has requests that wait for a first replica ({_NUMBER})",
         ),
     )
 
@@ -255,7 +256,7 @@ def _money(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"{lost} > {settings.preemptions_per_hour}",
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"Pool {_POOL} lost {_VALUE} spot instances within an hour",
+            summary=f"Pool {_POOL} lost {_COUNT} spot instances within an hour",
         ),
         *_fallback(settings, spend),
         Alert(
@@ -322,7 +323,8 @@ def _evidence(settings: AlertSettings) -> tuple[Alert, ...]:
             f" and on () time() - gpufleet_daemon_started_timestamp_seconds > {silent:.0f})",
             lasts=timedelta(0),
             severity=Severity.PAGE,
-            summary=f"Watchdog {_WATCHDOG} has not run for {_LENGTH}",
+            summary=f"Watchdog {_WATCHDOG} had no successful pass for over "
+            f"{render_duration(settings.watchdog_silent)}",
         ),
         Alert(
             name="LedgerGap",
@@ -364,7 +366,7 @@ def _machines(settings: AlertSettings) -> tuple[Alert, ...]:
             f" ({restarted} or on (instance_id) ({failed} and on (instance_id) {served}))",
             lasts=timedelta(0),
             severity=Severity.TICKET,
-            summary=f"{_NUMBER} engines of pool {_POOL} crashed after they had served",
+            summary=f"Pool {_POOL} has engines that crashed after they had served ({_NUMBER})",
         ),
         Alert(
             name="CacheSyncFailing",
@@ -405,14 +407,14 @@ def _routers(settings: AlertSettings) -> tuple[Alert, ...]:
             expression=f"gpufleet_router_problem{_ROUTER} == 1",
             lasts=_minutes(2),
             severity=Severity.PAGE,
-            summary=f"The router still uses the last valid {_WHAT}: the new one is not valid",
+            summary=f"The router has a problem ({_WHAT}): on its machine, `gpufleet router status` shows it",
         ),
         Alert(
             name="ReplicasExcluded",
             expression=f"gpufleet_router_excluded_replicas{_ROUTER} > 0",
             lasts=_minutes(10),
             severity=Severity.TICKET,
-            summary=f"{_NUMBER} replicas of pool {_POOL} keep failing",
+            summary=f"Pool {_POOL} has replicas that keep failing ({_NUMBER})",
         ),
     )
 

@@ -36,7 +36,7 @@ def read_lsblk(text: str) -> tuple[Device, ...]:
     try:
         return tuple(_device(entry) for entry in json.loads(text)["blockdevices"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StepError(f"lsblk: its output cannot be parsed: {error!r}") from error
+        raise StepError("lsblk: its output is not the JSON of `lsblk --json`") from error
 
 
 def _device(entry: Mapping[str, Any]) -> Device:

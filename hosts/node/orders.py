@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, cast
 
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.files import write_atomically
 from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, OrderRefusal, OrderRefusedError, read_body, read_header
 from gpufleet.domain.rsa import PublicKey
@@ -49,7 +50,7 @@ class Nonces:
                 raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was accepted already: sign a new one")
             if len(self._taken) >= MAX_NONCES:
                 raise OrderRefusedError(
-                    OrderRefusal.TOO_MANY, f"{MAX_NONCES} orders within {REMEMBERED}: try again later"
+                    OrderRefusal.TOO_MANY, f"{MAX_NONCES} orders within {approximate(REMEMBERED)}: try again later"
                 )
             self._taken[nonce] = at.timestamp()
             self._save()

@@ -115,7 +115,7 @@ def _complete_pulumi(folders: Folders) -> bool:
 
 def _check_network_and_disk(folders: Folders, *, needs_uv: bool, fresh: bool) -> None:
     if (needs_uv or fresh) and not python_env.index_answers():
-        announce("setup: the package index does not answer; packages that are in a local cache may still do")
+        announce("setup: the package index does not answer; packages in a local cache may be enough")
     if fresh:
         free = shutil.disk_usage(folders.root).free // 2**20
         if free < python_env.MIB_NEEDED:

@@ -104,7 +104,9 @@ def _parsed(body: bytes, key: str, digest: str) -> Approval:
             note=str(raw.get("note", "")),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ManifestError(f"{key}: is not a valid approval ({error!r}): approve the revision again") from error
-    if found.digest != digest or raw.get("version") != VERSION:
+        raise ManifestError(f"{key}: is not a valid approval: approve the revision again") from error
+    if (version := raw.get("version")) != VERSION:
+        raise ManifestError(f"{key}: version is {version!r}, must be {VERSION}: approve the revision again")
+    if found.digest != digest:
         raise ManifestError(f"{key}: approves {found.digest[:12]}…, not {digest[:12]}…: approve the revision again")
     return found

@@ -103,7 +103,9 @@ def parse(body: bytes, digest: str | None = None) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"the manifest is not valid JSON: {error}") from error
     if not isinstance(raw, dict) or raw.get("version") != VERSION:  # pyright: ignore[reportUnknownMemberType]
-        raise ManifestError(f"the manifest must have version {VERSION}")
+        raise ManifestError(
+            f"is not a manifest of version {VERSION}: publish the revision again with `gpufleet model add`"
+        )
     fields = cast("dict[str, Any]", raw)
     try:
         files = tuple(_file(entry) for entry in fields["files"])
@@ -111,7 +113,7 @@ def parse(body: bytes, digest: str | None = None) -> Manifest:
             name=str(fields["name"]), revision=str(fields["revision"]), files=files, facts=fields.get("facts", {})
         )
     except (KeyError, TypeError) as error:
-        raise ManifestError(f"the manifest has a missing field: {error}") from error
+        raise ManifestError(f"the manifest lacks a field, or one has the wrong type: {error}") from error
     _check_complete(manifest)
     return manifest
 
@@ -124,9 +126,11 @@ def _file(entry: Mapping[str, Any]) -> File:
         chunks=tuple(check_digest(digest) for digest in entry["chunks"]),
     )
     if file.size <= 0:
-        raise ManifestError(f"{file.path}: has {file.size} bytes")
+        raise ManifestError(f"{file.path}: expected a size above 0, got {file.size} bytes")
     if len(file.chunks) != -(-file.size // CHUNK):
-        raise ManifestError(f"{file.path}: {len(file.chunks)} chunks for {file.size} bytes")
+        raise ManifestError(
+            f"{file.path}: expected {-(-file.size // CHUNK)} chunks for {file.size} bytes, got {len(file.chunks)}"
+        )
     return file
 
 

@@ -64,7 +64,9 @@ class Certificate:
             try:
                 return Path(self._source).read_text()
             except (OSError, UnicodeDecodeError) as error:
-                raise CertificateError(f"{self._source}: the certificate cannot be read: {error}") from error
+                raise CertificateError(
+                    f"{self._source}: the certificate cannot be read: {getattr(error, 'strerror', None) or error}"
+                ) from error
         if self._copy.exists():
             pem = self._copy.read_text()
             ends = self.ends or _ends(pem, self._source)
@@ -86,7 +88,8 @@ def _check(pem: str, source: str, now: float) -> float:
 def _ends(pem: str, source: str) -> float:
     done = _openssl("x509", "-noout", "-enddate", text=pem)
     if done.returncode != 0:
-        raise CertificateError(f"{source}: contains no certificate ({done.stderr.strip().splitlines()[:1]})")
+        reason = next(iter(done.stderr.strip().splitlines()), "openssl gave no reason")
+        raise CertificateError(f"{source}: contains no certificate that openssl can read: {reason}")
     return float(ssl.cert_time_to_seconds(done.stdout.strip().removeprefix("notAfter=")))
 
 

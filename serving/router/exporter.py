@@ -40,7 +40,7 @@ def _now(moment: RouterSnapshot) -> Iterator[Metric]:
     yield gauge("gpufleet_router_replicas", "Replicas that are known.", _by_pool(moment.known))
     yield gauge("gpufleet_router_excluded_replicas", "Replicas excluded after errors.", _by_pool(moment.excluded))
     problems = [({"what": what}, int(is_so)) for what, is_so in moment.problems.items()]
-    yield gauge("gpufleet_router_problem", "1: this is not valid now and the last valid one is used.", problems)
+    yield gauge("gpufleet_router_problem", "1: this part of the router has a problem now.", problems)
     yield counter("gpufleet_router_reloads_total", "Reloads of HAProxy.", [({}, moment.reloads)])
     if moment.certificate_ends is not None:
         name = "gpufleet_router_certificate_end_timestamp_seconds"

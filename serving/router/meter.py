@@ -232,7 +232,7 @@ class Meter:
 
     def _restart_counters(self, error: Exception) -> None:
         """Restart the counters at the end of the log, because earlier lines may no longer exist."""
-        self.lost = f"{self._state}: cannot be read ({error!r}); the counters restart at 0"
+        self.lost = f"{self._state}: cannot be read; the counters restart at 0"
         for counts in (self.use, self.by_status, self.by_reason, self.all_ms, self.first_ms):
             counts.clear()
         self.lines = 0

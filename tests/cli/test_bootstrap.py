@@ -72,7 +72,9 @@ def test_credentials_that_cannot_be_loaded_are_one_clear_error(
             id="typo",
         ),
         pytest.param(
-            ["dev", "--region", "us-central1"], "choose one of aws: this one is gcp's", id="region of another cloud"
+            ["dev", "--region", "us-central1"],
+            "choose a region of aws: us-central1 is a region of gcp",
+            id="region of another cloud",
         ),
         pytest.param(["dev", "--region", ""], "--region: expected the name of a region; got ''", id="no region"),
         pytest.param(

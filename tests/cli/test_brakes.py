@@ -165,7 +165,7 @@ def test_resume_reports_remaining_brakes(tmp_path: Path, scope: str, still: list
             == 0
         )
     done = CliRunner().invoke(build("brakes"), ["resume", scope, *fleet])
-    assert done.stdout == f"1 brakes of {scope} released\n"
+    assert done.stdout == f"1 brake of {scope} released\n"
     assert [line for line in still if line not in done.stderr] == []
     assert len(done.stderr.splitlines()) == len(still)
 

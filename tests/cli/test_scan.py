@@ -430,7 +430,7 @@ def test_a_store_that_fails_is_named_and_accounts_and_projects_are_in_one_scan(c
         pytest.param(["--region", "us-central11"], "did you mean us-central1 or me-central1?", id="Google Cloud"),
         pytest.param(
             ["--project", "research-7", "--region", "us-east-1"],
-            "choose one of gcp: this one is aws's",
+            "choose a region of gcp: us-east-1 is a region of aws",
             id="other cloud",
         ),
         pytest.param(

@@ -29,7 +29,7 @@ def test_a_named_file_is_read_as_the_engine_would_pass_it(tmp_path: Path) -> Non
     [
         pytest.param(None, "No such file", id="no such file"),
         pytest.param("a: [", "is not YAML", id="not YAML"),
-        pytest.param("- 1", "must be a map, is list", id="no map"),
+        pytest.param("- 1", "expected a map, got a list", id="no map"),
         pytest.param("config: {aws:region: us-east-1}", "gpu-fleet:fleet", id="another project's"),
     ],
 )

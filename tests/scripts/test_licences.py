@@ -76,7 +76,9 @@ def test_one_side_of_or_and_both_of_and_must_be_allowed(expression: str, allowed
             "lib", {"lib": "AGPL-3.0-only"}, "lib 1.0: AGPL-3.0-only is not allowed: use another", id="more"
         ),
         pytest.param("other", {"other": "LGPL-3.0-only"}, "is not allowed", id="the exception of another package"),
-        pytest.param("quiet", {"quiet": ""}, "quiet 1.0: unknown licence (metadata name no licence)", id="unknown"),
+        pytest.param(
+            "quiet", {"quiet": ""}, "quiet 1.0: unknown licence (its metadata names no licence)", id="unknown"
+        ),
         pytest.param("absent", {}, "absent 1.0: unknown licence (it is not installed here)", id="not installed"),
     ],
 )

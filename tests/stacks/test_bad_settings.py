@@ -140,15 +140,16 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "machines.disk_mib_per_second: is outside the range of a gp3 volume, 125 to 2000 (is 5000); write a value "
      "in the range"),
     ("min bool", AWS, {"pools.0.min": True},
-     "pools.0.min: expected a whole number, got True"),
+     "pools.0.min: expected a whole number, got true"),
     ("pools null", AWS, {"pools": None},
      "pools: expected a list"),
     ("pools map", AWS, {"pools": {"chat": {}}},
      "pools: expected a list, got {'chat': {}}"),
     ("region other cloud", AWS, {"/aws:region": "us-central1"},
-     "/aws:region: is not a region of aws (is 'us-central1'); choose one of aws: this one is gcp's"),
+     "/aws:region: is not a region of aws (is 'us-central1'); choose a region of aws: us-central1 is a region "
+     "of gcp"),
     ("region gcp with aws", GCP, {"/gcp:region": "us-east-1"},
-     "/gcp:region: is not a region of gcp (is 'us-east-1'); choose one of gcp: this one is aws's"),
+     "/gcp:region: is not a region of gcp (is 'us-east-1'); choose a region of gcp: us-east-1 is a region of aws"),
     ("region unknown aws", AWS, {"/aws:region": "us-est-1"},
      "/aws:region: is not a region of aws (is 'us-est-1'); did you mean us-west-1 or us-east-1 or us-west-2?"),
     ("region number", AWS, {"/aws:region": 5},
@@ -237,10 +238,10 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "30m"),
     ("drain deadline 100d", AWS, {"pools.0.drain_deadline": "100d"},
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
-     "'100 days, 0:00:00'); write 119m or less"),
+     "'100d'); write 119m or less"),
     ("drain deadline longer than a hook", AWS, {"pools.0.drain_deadline": "3h"},
      "pools.0.drain_deadline: is longer than a lifecycle hook of AWS can wait, two hours less one minute (is "
-     "'3:00:00'); write 119m or less"),
+     "'3h'); write 119m or less"),
     ("drain deadline int", AWS, {"pools.0.drain_deadline": 90},
      "pools.0.drain_deadline: '90' is not a duration: write a whole number and s, m, h or d, such as 90s or "
      "30m (is 90)"),
@@ -294,7 +295,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("budget comma", AWS, {"budget.usd_per_month": "24,000"},
      "budget.usd_per_month: expected a number in quotes, such as \"0.25\", or a whole number, got '24,000'"),
     ("budget bool", AWS, {"budget.usd_per_month": True},
-     "budget.usd_per_month: expected a number in quotes, such as \"0.25\", or a whole number, got True"),
+     "budget.usd_per_month: expected a number in quotes, such as \"0.25\", or a whole number, got true"),
     ("budgets both", AWS, {"budgets": [{"pool": "chat", "team": "x", "usd_per_month": "5"}]},
      "budgets.0: name a pool or a team, and not both"),
     ("budgets twice", AWS, {"budgets": [{"pool": "chat", "usd_per_month": "5"}] * 2},

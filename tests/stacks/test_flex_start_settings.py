@@ -99,5 +99,5 @@ def test_flex_start_may_be_the_only_capacity_of_a_pool() -> None:
     assert problems(alone) == []
     assert problems(changed(alone, {"pools.1.capacity.flex_start.max": 1, "pools.1.target": 2})) == [
         f"{POOL}.capacity: allows at most 1 instances, which is below target 2; "
-        "raise on_demand.max, reserve more, or add spot"
+        "raise flex_start.max, reserve more, or add spot"
     ]

@@ -120,7 +120,7 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("block with an invalid time", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": True},
      f"{POOL0}.capacity.reserved.0.block: "
-     "expected a map, got True"),
+     "expected a map, got true"),
     ("block and a second end", AWS,
      {**P5, "pools.0.capacity.reserved.0.existing": "cr-1", "pools.0.capacity.reserved.0.block": BLOCK,
       "pools.0.capacity.reserved.0.ends": "2026-12-15"},
@@ -173,7 +173,8 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      f"{FLEET}.pools.1.capacity: allows at most 1 instances, which is below target 2; raise on_demand.max, "
      "reserve more, or add spot"),
     ("capacity that buys nothing", AWS, {"pools.0.capacity": {}},
-     f"{POOL0}.capacity: is empty; add at least one of reserved, spot, on_demand"),
+     f"{POOL0}.capacity: is empty; add at least one of reserved, spot, on_demand, "
+     "flex_start (Google Cloud)"),
     ("no machine types", AWS, {f"{SPOT0}.machine_types": []},
      f"{POOL0}.capacity.spot.machine_types: "
      "expected at least 1 entry, got []"),
@@ -318,7 +319,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("- a\n- b\n", "must be a map, is list; write it as", id="list"),
+        pytest.param("- a\n- b\n", "expected a map, got a list; write it as", id="list"),
         pytest.param("", "is empty; write it as", id="empty"),
         pytest.param("other: 1\n", "has no config: map; write it as", id="no config"),
         pytest.param("a: [1\n", "is not YAML: while parsing", id="broken"),

@@ -292,7 +292,7 @@ def test_the_load_of_the_last_hour_keeps_replicas_and_the_message_states_it() ->
     fake = at_rest(requests_peak=10.0)
     kept = [decision for decision in passed(fake) if decision.reason is Reason.NEEDED_SOON]
     assert len(fake.ended) == 1 and len(kept) == 2
-    work = "work for 0.00 replicas, up to 1.25 within 1:00:00, 1.81 with a spare"
+    work = "work for 0.00 replicas, up to 1.25 within 60 min, 1.81 with a spare"
     detail = f"scale needs 2 ({work}), target 2, healthy 2"
     assert {decision.detail for decision in kept} == {detail}
 

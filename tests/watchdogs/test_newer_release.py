@@ -215,7 +215,7 @@ def test_people_see_unknown_codes_as_such(engine: Engine, tmp_path: Path) -> Non
     result = CliRunner().invoke(build("watch"), ["watch", "why", "i-1", "--fleet", str(path)])
     assert result.exit_code == 0 and f"{SHOWN}, {SHOWN}" in result.stdout and f"→ {SHOWN}" in result.stdout
     freed = CliRunner().invoke(build("brakes"), ["resume", "batch", "--fleet", str(path)])
-    assert freed.stdout == "1 brakes of batch released\n"
+    assert freed.stdout == "1 brake of batch released\n"
     assert operations.brakes(engine, name, START) == ()
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from gpufleet.domain.catalogue import working_watts
 from gpufleet.domain.decisions import Objection, Reason
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.evidence import STALE_AFTER, AgentStatus, EngineEvidence, Evidence, GpuEvidence
 from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
@@ -73,7 +74,9 @@ def old_enough(case: Case) -> Objection | None:
     age = case.now - case.instance.launched_at
     least = max(case.policy.min_age, case.policy.window)
     if age < least:
-        return Objection(reason=Reason.WARMING_UP, detail=f"{_span(age)} old, not judged before {_span(least)}")
+        return Objection(
+            reason=Reason.WARMING_UP, detail=f"{approximate(age)} old, not judged before {approximate(least)}"
+        )
     return None
 
 
@@ -130,7 +133,7 @@ def _work(gpu: GpuEvidence, policy: IdlePolicy) -> str | None:
     if gpu.work_changes > 0:
         return f"{_count(gpu.work_changes)} changes of counters or clocks that only work changes"
     if gpu.computed_ago is not None and gpu.computed_ago < policy.window:
-        return f"a unit computed {_span(gpu.computed_ago)} ago"
+        return f"a unit computed {approximate(gpu.computed_ago)} ago"
     return None
 
 
@@ -192,7 +195,7 @@ def engine_not_restarted(case: Case) -> Objection | None:
     if engine is None:
         return None
     if engine.started_age is not None and engine.started_age < case.policy.window:
-        return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {_span(engine.started_age)} ago")
+        return Objection(reason=Reason.WARMING_UP, detail=f"its engine started {approximate(engine.started_age)} ago")
     if engine.restarts > 0:
         return Objection(reason=Reason.WARMING_UP, detail="its engine restarted within the window")
     return None
@@ -367,12 +370,9 @@ def _thin(source: str, side: EngineEvidence | GpuEvidence | None, least: float) 
 def _stale(case: Case, source: str, side: EngineEvidence | GpuEvidence | None) -> Objection | None:
     if case.evidence is None or side is None or side.newest_age is None or case.evidence.is_new(side):
         return None
-    return Objection(reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {_span(side.newest_age)} old")
-
-
-def _span(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return Objection(
+        reason=Reason.METRICS_STALE, detail=f"{source}: newest sample is {approximate(side.newest_age)} old"
+    )
 
 
 def _count(value: float | None) -> str:

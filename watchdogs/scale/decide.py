@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Plan, Reason
+from gpufleet.domain.durations import approximate
 from watchdogs.scale.hours import active
 from watchdogs.scale.missing_data import missing
 from watchdogs.scale.view import Demand, Need, Pressure, ScalePool
@@ -84,7 +85,7 @@ def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
         yield Need(replicas=rule.target, reason=Reason.SCHEDULE, detail=f"{rule.target} from {hours}")
     if view.held_requests:
         # the router forwards them a moment after the first replica is ready, and scrapes show that even later
-        rest = "a replica is ready" if view.ready else f"a cold start takes about {view.cold_start}"
+        rest = "a replica is ready" if view.ready else f"a cold start takes about {approximate(view.cold_start)}"
         detail = f"{view.held_requests:g} wait for a first replica; {rest}"
         yield Need(replicas=1, reason=Reason.HELD_REQUESTS, detail=detail)
     if view.demand is not None:
@@ -96,7 +97,7 @@ def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
 def _of_demand(view: ScalePool, demand: Demand) -> Iterator[Need]:
     needed = with_spare(demand.peak, view.policy.headroom)
     detail = (
-        f"work for {demand.now:.2f} replicas, up to {demand.peak:.2f} within {view.policy.down_after}, "
+        f"work for {demand.now:.2f} replicas, up to {demand.peak:.2f} within {approximate(view.policy.down_after)}, "
         f"{needed:.2f} with a spare"
     )
     yield Need(replicas=_whole(needed), reason=Reason.LOAD_HIGH, detail=detail)
@@ -153,7 +154,8 @@ def _down(view: ScalePool, wanted: int, most: Need) -> Decision:
     left, obstacle = _possible_decrease(view, view.pressure, max(wanted, step), view.target)
     if left == view.target:
         return _keep(view, Reason.LOAD_NEEDS_ALL, obstacle or "")
-    return _move(view, left, Reason.LOAD_LOW, f"the highest load of {view.policy.down_after} fits into {left}")
+    highest = f"the highest load within {approximate(view.policy.down_after)}"
+    return _move(view, left, Reason.LOAD_LOW, f"{highest} fits into {left}")
 
 
 def _possible_decrease(view: ScalePool, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
@@ -170,7 +172,7 @@ def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
     if left == 0:
         return _last_work(view, pressure)
     if pressure.waiting_peak > 0 and view.demand is None:
-        return f"{pressure.waiting_peak:g} requests waited within {policy.down_after}"
+        return f"{pressure.waiting_peak:g} requests waited within {approximate(policy.down_after)}"
     # if the policy does not state the capacity of a replica, the last queue shows it: the same load queues again
     full = pressure.full
     if view.demand is None and full is not None and pressure.running_peak * (1 + policy.headroom) > full * left:
@@ -199,7 +201,7 @@ def _last_work(view: ScalePool, pressure: Pressure) -> str | None:
         ("tokens per second", pressure.tokens_peak),
     ):
         if amount is not None and amount > 0:
-            return f"{amount:.3g} {what} within {view.policy.down_after}"
+            return f"{amount:.3g} {what} within {approximate(view.policy.down_after)}"
     return None
 
 

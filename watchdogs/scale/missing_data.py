@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from gpufleet.domain.durations import approximate
 from watchdogs.scale.view import Pressure, ScalePool
 
 MIN_COVERAGE: Final = 0.9
@@ -15,7 +16,7 @@ def missing(view: ScalePool) -> str | None:
     if seen is None or read < view.ready:
         return f"{read} of {view.ready} replicas report all load metrics"
     if seen.coverage is not None and seen.coverage < MIN_COVERAGE:
-        return f"the metrics store has {seen.coverage:.0%} of the last {policy.down_after}"
+        return f"the metrics store has {seen.coverage:.0%} of the last {approximate(policy.down_after)}"
     if view.demand is None and policy.requests_per_replica is not None:
         return "requests in flight are not reported"
     if view.demand is None and policy.tokens_per_second_per_replica is not None:

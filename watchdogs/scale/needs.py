@@ -7,6 +7,7 @@ from typing import Final
 
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.decisions import Reason
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import ScheduleRule
@@ -64,7 +65,8 @@ def _with_schedule(need: Need, schedule: Sequence[ScheduleRule], most: int, now:
     asked = min(max((hours.floor(schedule, moment) for moment in moments), default=0), most)
     if asked <= need.replicas:
         return need
-    return replace(need, replicas=asked, reason=Reason.SCHEDULE, detail=f"{asked} by its schedule within {HORIZON}")
+    detail = f"{asked} by its schedule within {approximate(HORIZON)}"
+    return replace(need, replicas=asked, reason=Reason.SCHEDULE, detail=detail)
 
 
 def cold_starts(

@@ -10,6 +10,7 @@ from gpufleet.domain.activity import CloudError, ConflictError
 from gpufleet.domain.brakes import BrakeKind
 from gpufleet.domain.decisions import Action, Decision, Outcome, OutcomeKind, Plan, Reason
 from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.draining import Drain, is_terminated, leaving, sleep_and_renew, until_drained
@@ -228,9 +229,9 @@ class SpotActor:
             self._observations.shrunk(group.name, size)
         if decision.reason is Reason.FALLBACK:
             cost = _money(decision.usd_per_hour)
-            self._executor.notify(
-                f"fallback:{group.name}:{self._minute()}", f"Pool {decision.pool}: {decision.detail}; {cost}"
-            )
+            grown = f"{decision.reason.sentence} ({group.name}: {group.desired} → {size})"
+            text = f"Pool {decision.pool}: {grown}: {decision.detail}; {cost}."
+            self._executor.notify(f"fallback:{group.name}:{self._minute()}", text)
         if (unknown := decision.evidence.get(CEILING)) is not None:
             self._notify_unpriced(decision, unknown)
         return self._executor.done(decision, f"{group.desired} → {size}")
@@ -346,7 +347,8 @@ class SpotActor:
             names = ", ".join(f"{d.resource} ({d.detail})" for d in crashed)
             text = (
                 f"Pool {pool.name}: {len(crashed)} of its engines crashed and are replaced: {names}. If crashes"
-                f" continue, each replacement waits longer, up to {lifecycle.LONGEST_WAIT}: check the engine log."
+                f" continue, each replacement waits longer, up to {approximate(lifecycle.LONGEST_WAIT)}:"
+                " check the engine log."
             )
             self._executor.notify(f"alert:{pool.name}:engine_crashed:{self._ports.clock.now():%Y%m%d%H}", text)
 
@@ -393,4 +395,4 @@ def _ended(decision: Decision) -> str:
 
 
 def _money(usd_per_hour: Decimal | None) -> str:
-    return "at an unknown price" if usd_per_hour is None else f"it costs {-usd_per_hour:f} USD/h"
+    return "its price is unknown" if usd_per_hour is None else f"it costs {-usd_per_hour:f} USD/h"

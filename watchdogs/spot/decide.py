@@ -15,6 +15,7 @@ from typing import Final
 
 from gpufleet.domain.decisions import Action, Decision, Objection, Plan, Reason, SpendRate
 from gpufleet.domain.drains import DrainOwner
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.limits import CHOSEN, within_budgets, within_ceilings, within_certainty
@@ -229,9 +230,8 @@ def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) ->
     # a late instance replaces none, and is ended when none is needed
     if sizes.on_demand + (0 if needed else sizes.on_demand_late) <= needed:
         if sizes.spot + sizes.reserved >= pool.target:
-            return [
-                _keep(pool, group, Reason.HOLDING_FALLBACK, f"{sizes.stable} have been ready for {pool.policy.hold}")
-            ]
+            held = f"{sizes.stable} have been ready for {approximate(pool.policy.hold)}"
+            return [_keep(pool, group, Reason.HOLDING_FALLBACK, held)]
         # its group launches replacements by itself: people must be notified
         if (failing := zones.boots_objection(pool, group, now)) is not None:
             return [_keep(pool, group, failing.reason, failing.detail)]

@@ -191,12 +191,12 @@ class SpotWatchdog:
     def _report_view(self, executor: Executor, view: SpotPool) -> None:
         """Notify people once of each unknown activity and of each suspended process."""
         for name, event in unknown(view.events).items():
-            text = f"Pool {view.name}, {event.group}: unknown activity of its cloud: {event.detail}"
+            text = f"Pool {view.name}, {event.group}: unknown activity of its cloud: {event.detail.rstrip('.')}."
             executor.notify(f"unknown:{name}", f"{text} It does not count as missing capacity.")
         for group in view.groups:
             if group.suspended and group.frozen is None:
                 key = f"suspended:{group.name}:{sentence_key(group.suspended)}"
-                executor.notify(key, f"Pool {view.name}, {group.name}: processes are suspended: {group.suspended}.")
+                executor.notify(key, f"Pool {view.name}, {group.name}: {group.suspended}.")
 
     def _look(self, now: datetime, started: datetime) -> _Observation:
         ports = self._ports

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpufleet.domain.activity import Activity, ActivityKind
 from gpufleet.domain.decisions import Objection, Reason
+from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
@@ -305,7 +306,7 @@ def boots_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objectio
     """Whether a group must not grow because boots fail there."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
-    return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {BOOT_SPAN}")
+    return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {approximate(BOOT_SPAN)}")
 
 
 def failed_boots(pool: SpotPool, group: GroupView, now: datetime) -> int:

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.inventory import MALFORMED
+from gpufleet.clouds.aws.inventory import MALFORMED, malformed
 from gpufleet.clouds.aws.rollouts import OVER
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
@@ -51,7 +51,7 @@ class AwsExistingGroups:
         try:
             return self._read(found[0])
         except MALFORMED as error:
-            raise CloudError(f"{name} cannot be read: {error!r}") from error
+            raise CloudError(f"{name} cannot be read: {malformed(error)}") from error
 
     def of_pool(self, environment: str, pool: str) -> Mapping[str, ExistingGroup]:
         """Return the groups with the tags of a pool, by name."""
@@ -62,7 +62,7 @@ class AwsExistingGroups:
         try:
             return {raw["AutoScalingGroupName"]: _alone(raw) for raw in self._described(Filters=filters)}
         except MALFORMED as error:
-            raise CloudError(f"the groups of pool {pool} cannot be read: {error!r}") from error
+            raise CloudError(f"the groups of pool {pool} cannot be read: {malformed(error)}") from error
 
     def _described(self, **arguments: Any) -> Any:
         return self._calls.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **arguments)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gpufleet.clouds.aws.activities import FINISHED, follows_failed_launch, is_asking, read_activity
 from gpufleet.clouds.aws.calls import AwsCalls
-from gpufleet.clouds.aws.inventory import MALFORMED
+from gpufleet.clouds.aws.inventory import MALFORMED, malformed
 from gpufleet.clouds.aws.rollouts import OVER, counts, is_leaving
 from gpufleet.domain import tags
 from gpufleet.domain.activity import Activity, CloudError
@@ -46,7 +46,7 @@ class AwsGroups:
             except CloudError as error:
                 errors[name] = str(error)
             except MALFORMED as error:
-                errors[name] = f"{name} cannot be read: {error!r}"
+                errors[name] = f"{name} cannot be read: {malformed(error)}"
         for name in set(names) - found.keys() - errors.keys():
             errors[name] = f"the cloud has no group {name}; was the stack destroyed?"
         return GroupList(groups=found, errors=errors)
@@ -71,7 +71,7 @@ class AwsGroups:
             try:
                 found |= self._activities_by_id(name, since)
             except MALFORMED as error:
-                raise CloudError(f"an activity of {name} cannot be read: {error!r}") from error
+                raise CloudError(f"an activity of {name} cannot be read: {malformed(error)}") from error
         return tuple(sorted(found.values(), key=lambda activity: (activity.at, activity.id)))
 
     def _activities_by_id(self, name: str, since: datetime) -> dict[str, Activity]:
@@ -163,7 +163,7 @@ class AwsGroups:
         try:
             return any(refresh["Status"] not in OVER for refresh in answer["InstanceRefreshes"])
         except MALFORMED as error:
-            raise CloudError(f"the refreshes of {name} cannot be read: {error!r}") from error
+            raise CloudError(f"the refreshes of {name} cannot be read: {malformed(error)}") from error
 
 
 def _name(raw: Mapping[str, Any]) -> str:

@@ -42,6 +42,13 @@ GROUP_TAG: Final = "aws:autoscaling:groupName"
 """Tag that only EC2 Auto Scaling can write: AWS reserves tags that begin with `aws:`."""
 
 
+def malformed(error: Exception) -> str:
+    """Return what is wrong with a response that lacks a field or has a value of another form."""
+    if isinstance(error, KeyError):
+        return f"the field {error.args[0]!r} is missing or has an unknown value"
+    return str(error) if isinstance(error, ValueError) else "a field has the wrong type"
+
+
 def is_accelerated(machine_type: str) -> bool:
     """Whether a machine type belongs to a family with accelerators, also one that the catalogue does not list."""
     return _ACCELERATED.match(machine_type) is not None
@@ -174,7 +181,7 @@ class AwsInventory:
             return self._read(raw)
         except MALFORMED as error:
             name = raw.get("InstanceId")
-            why = f"{name or 'an instance without a name'} cannot be read: {error!r}"
+            why = f"{name or 'an instance without a name'} cannot be read: {malformed(error)}"
             message = f"ec2:describe_instances in {self._region}: {why}"
             raise (UnreadableError(name, message) if name else CloudError(message)) from error
 

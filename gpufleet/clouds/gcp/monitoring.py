@@ -157,7 +157,7 @@ def _points(series: Mapping[str, Any]) -> Iterator[tuple[datetime, float]]:
             value = point["value"]
             number = float(value["doubleValue"] if "doubleValue" in value else value["int64Value"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CloudError(f"{CALL}: a point cannot be read: {error!r}") from error
+            raise CloudError(f"{CALL}: a point has no time or no number") from error
         if (end.minute, end.second, end.microsecond) == (0, 0, 0):
             yield end - _HOUR, number
 

@@ -157,10 +157,11 @@ def _unit_price(
             raise CloudError(f"{name} in {region}: expected a price in USD, got {unit_price['currencyCode']}")
         usd = Decimal(unit_price.get("units", "0")) + Decimal(unit_price.get("nanos", 0)).scaleb(-9)
         if usd <= 0:
-            raise CloudError(f"{name} ({kind}) in {region}: the catalog: the price of {sku['description']} is 0")
+            raise CloudError(f"{name} ({kind}) in {region}: the catalog's price of {sku['description']} is 0")
         found.add((usd, datetime.fromisoformat(info["effectiveTime"]).astimezone(UTC)))
     if len(found) != 1:
         raise CloudError(
-            f"{name} ({kind}) in {region}: the catalog has {len(found) or 'no'} prices for /{part.pattern.pattern}/"
+            f"{name} ({kind}) in {region}: expected one price in the catalog, got {len(found)}"
+            f" (descriptions that match {part.pattern.pattern!r})"
         )
     return found.pop()

@@ -158,7 +158,7 @@ def plan_cost(preview: Preview, declared: Sequence[PlannedResource], rates: Rate
         held[reservation.pool].append(reservation)
     for pool in sorted(by_pool.keys() | held.keys()):
         if pool not in pools:
-            problems.append(f"pool {pool}: its limits are not in the settings; add it there")
+            problems.append(f"pool {pool}: the settings do not have this pool; add it, or create the preview again")
             continue
         of_pool = _Pool(pools[pool], by_pool[pool], held[pool], rates, problems)
         lines += of_pool.lines()
@@ -188,8 +188,8 @@ def _as_the_program_writes() -> Generator[None]:
         yield
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         message = (
-            f"a resource of the preview was not written by the Pulumi program: {error!r};"
-            " create the preview with `pulumi preview --json --show-sames`"
+            "a resource of the preview was not written by the Pulumi program: a field is missing or has the wrong"
+            " type; create the preview with `pulumi preview --json --show-sames`"
         )
         raise PlanCostError((message,)) from error
 

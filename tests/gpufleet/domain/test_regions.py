@@ -21,7 +21,9 @@ def test_regions_of_google_have_prices() -> None:
 @pytest.mark.parametrize(
     ("cloud", "region", "text"),
     [
-        pytest.param(Cloud.AWS, "us-east1", "choose one of aws: this one is gcp's", id="of the other cloud"),
+        pytest.param(
+            Cloud.AWS, "us-east1", "choose a region of aws: us-east1 is a region of gcp", id="of the other cloud"
+        ),
         pytest.param(Cloud.AWS, "eu-centrl-1", "did you mean eu-central-1", id="a typing error"),
         pytest.param(Cloud.GCP, "moon", "choose one such as africa-south1", id="nothing similar"),
     ],

@@ -293,18 +293,18 @@ def test_a_target_above_max_comes_down_to_it() -> None:
     [
         pytest.param(
             {"demand": Demand(now=90.0, peak=90.0)},
-            "work for 90.00 replicas, up to 90.00 within 1:00:00, 99.00 with a spare; "
+            "work for 90.00 replicas, up to 90.00 within 60 min, 99.00 with a spare; "
             "99 are needed, 8 is the pool's max",
             id="more than its max",
         ),
         pytest.param(
             {"demand": Demand(now=5.0, peak=6.25)},
-            "work for 5.00 replicas, up to 6.25 within 1:00:00, 7.50 with a spare",
+            "work for 5.00 replicas, up to 6.25 within 60 min, 7.50 with a spare",
             id="its max",
         ),
         pytest.param(
             {"target": 0, "min": 0, "ready": 0, "pressure": None, "held_requests": 3.0},
-            "3 wait for a first replica; a cold start takes about 0:06:00",
+            "3 wait for a first replica; a cold start takes about 6 min",
             id="held requests",
         ),
         pytest.param(
@@ -604,7 +604,7 @@ def test_a_pass_without_the_lease_writes_no_target() -> None:
             {"held": 3.0},
             {
                 "scale:wake:batch:8": "Pool batch scales up from zero: 3 wait for a first replica; "
-                "a cold start takes about 0:06:00."
+                "a cold start takes about 6 min."
             },
             id="held requests wake it",
         ),
