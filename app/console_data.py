@@ -28,7 +28,7 @@ from gpufleet.console.view import FleetView
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.clocks import is_over
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.ledger import history, operations, outbox
 from gpufleet.ledger.database import writing
 from gpufleet.logs import Log, log_change
@@ -112,7 +112,7 @@ class LiveConsoleData:
                 self._looked = datetime.now(UTC)
             return self._views
 
-    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
+    def about(self, view: FleetView, instance: str) -> Sequence[LedgerEntry]:
         document = view.read.document
         with _as_data_errors():
             return ledger_data.about(open_engine(document, reading=True), ledger_name(document), instance)

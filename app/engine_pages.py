@@ -16,7 +16,7 @@ from serving.engines.reading import read, unknown
 from serving.exposition import Sample, parse
 from serving.releases import Version
 
-LARGEST: Final = 32 << 20
+MAX_PAGE_BYTES: Final = 32 << 20
 """Largest page that is read, in bytes."""
 _LIMIT_S: Final = 10.0
 
@@ -85,13 +85,13 @@ def _text(place: str) -> str:
     try:
         if place.startswith(("http://", "https://")):
             with urllib.request.urlopen(place, timeout=_LIMIT_S) as answer:  # noqa: S310 - http and https only
-                body = answer.read(LARGEST + 1)
+                body = answer.read(MAX_PAGE_BYTES + 1)
                 length = answer.headers.get("Content-Length", "")
-            if length.isdigit() and len(body) < min(int(length), LARGEST):
+            if length.isdigit() and len(body) < min(int(length), MAX_PAGE_BYTES):
                 raise AppError(f"{place}: is incomplete: {len(body)} of {length} bytes came; read the page again")
         else:
             with Path(place).open("rb") as file:
-                body = file.read(LARGEST + 1)
+                body = file.read(MAX_PAGE_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:
             raise AppError(f"{place}: answered with status {error.code} {error.reason}") from error
@@ -105,6 +105,6 @@ def _text(place: str) -> str:
         raise AppError(f"{place}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise AppError(f"{place}: is not an address or path: {error}", ErrorCode.WRONG_USE) from error
-    if len(body) > LARGEST:
-        raise AppError(f"{place}: is larger than {LARGEST >> 20} MiB; give one metrics page")
+    if len(body) > MAX_PAGE_BYTES:
+        raise AppError(f"{place}: is larger than {MAX_PAGE_BYTES >> 20} MiB; give one metrics page")
     return body.decode("utf-8", "replace")

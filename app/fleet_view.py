@@ -12,7 +12,7 @@ from app.errors import AppError
 from app.ledgers import ledger_name, not_here
 from app.wiring import AllInstances, Wired, prices_of, wire
 from gpufleet.console import ledger_data
-from gpufleet.console.view import AlertView, CostView, FleetData, FleetView, InstanceSignals, MarketView, build
+from gpufleet.console.view import AlertView, CostView, FleetData, FleetView, InstanceSignals, SpotPriceView, build
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.clocks import is_over
 from gpufleet.domain.model import CapacityType, Instance
@@ -228,14 +228,14 @@ def _alerts(wired: Wired, now: datetime) -> Sequence[AlertView]:
     ]
 
 
-def _market(document: FleetDocument, prices: Prices, instances: Sequence[Instance]) -> list[MarketView]:
+def _market(document: FleetDocument, prices: Prices, instances: Sequence[Instance]) -> list[SpotPriceView]:
     """Spot prices of the running spot instances, one entry per machine type and zone."""
     pools = {pool.name for pool in document.pools}
     running = {
         (i.zone, i.machine_type) for i in instances if i.capacity_type is CapacityType.SPOT and i.pool in pools
     }
     return [
-        MarketView(
+        SpotPriceView(
             zone=zone,
             machine_type=machine_type,
             spot=prices.spot_usd_per_hour(machine_type, zone),

@@ -35,7 +35,7 @@ from serving.metrics import Source
 from watchdogs import raw_metrics, signals
 from watchdogs.idle import checks
 from watchdogs.idle.checks import Case, Check
-from watchdogs.machines import known_of
+from watchdogs.machines import machine_facts
 from watchdogs.orphans.checks import ENGINE_CHECKS, checks_of, judge_orphan
 from watchdogs.orphans.watchdog import of_instances
 
@@ -215,7 +215,7 @@ def _with(one: ScannedInstance, found: Mapping[str, Evidence], windows: ScanWind
 
 def verdict_of(instance: Instance, evidence: Evidence, windows: ScanWindows) -> UseVerdict | None:
     """Return what the evidence of a store shows; None: nothing."""
-    known = known_of(Cloud(instance.cloud), [instance])
+    known = machine_facts(Cloud(instance.cloud), [instance])
     case = Case(
         instance=instance,
         evidence=evidence,

@@ -17,7 +17,7 @@ from gpufleet.costs.bills import Bill
 from gpufleet.costs.closing import content_of as closing_content
 from gpufleet.costs.declarations import closing_prices, content_of
 from gpufleet.costs.trueup import TrueUp, true_up
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period, closed_spans
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period, closed_spans
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import declarations, note_declared
 from gpufleet.ledger.teams import Interval
@@ -31,7 +31,7 @@ class Reconciled:
     """A bill compared with the ledger."""
 
     compared: TrueUp
-    closed_by: Confirmed | None = None
+    closed_by: BillConfirmation | None = None
     """The bill that closed the window earlier; None: this bill closes it."""
     is_refused: bool = False
     """Whether another bill closed the window, so nothing was written."""
@@ -74,7 +74,7 @@ def reconcile(document: FleetDocument, bill: Bill, window: Window) -> Reconciled
             periods = known.facts.over_time(known.book)
             add_closed_period(
                 connection,
-                Confirmed(
+                BillConfirmation(
                     fleet=ledger_name(document),
                     since=compared.since,
                     until=compared.until,

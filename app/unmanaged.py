@@ -22,7 +22,7 @@ from gpufleet.domain.policies import OrphanPolicy
 from gpufleet.prices.book import PriceBook
 from gpufleet.prices.packaged import PackagedPrices
 from watchdogs import raw_metrics, signals
-from watchdogs.machines import known_of
+from watchdogs.machines import machine_facts
 from watchdogs.orphans.decide import inspect
 from watchdogs.orphans.view import OrphanObservation
 from watchdogs.orphans.watchdog import AT_ONCE, of_instances
@@ -143,7 +143,7 @@ def _judged(  # noqa: PLR0913 - what an observation holds
     window: timedelta,
     now: datetime,
 ) -> Plan:
-    known = known_of(place.cloud, listed.instances)
+    known = machine_facts(place.cloud, listed.instances)
     seen = OrphanObservation(
         environment="",
         orphans=listed.instances,

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.ledgers import ledger_errors, ledger_name
 from app.passes import SCALE, SPOT
-from gpufleet.domain.decisions import Action, OutcomeKind, Past, Reason
+from gpufleet.domain.decisions import Action, LedgerEntry, OutcomeKind, Reason
 from gpufleet.ledger import operations
 from gpufleet.settings.document import FleetDocument, Pool
 from watchdogs.brakes import paused_by, target_held_by
@@ -56,9 +56,9 @@ class Growth:
     """The last change of the target; None: it was never set."""
     paused_by: str | None
     held_by: str | None
-    scale: Past | None
+    scale: LedgerEntry | None
     """The last decision about the target."""
-    groups: Sequence[Past]
+    groups: Sequence[LedgerEntry]
     """The last decision about each group, in the order of the settings. Groups without a decision are left out."""
     refusal: GrowthRefusal | None
     """The newest one."""
@@ -105,7 +105,9 @@ class Growth:
         return [*found, *(f"last decision about {one.decision.resource}, {_as_text(one)}" for one in self.groups)]
 
 
-def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence[Past], now: datetime) -> Growth:
+def growth_of(
+    document: FleetDocument, engine: Engine, name: str, past: Sequence[LedgerEntry], now: datetime
+) -> Growth:
     """Why a pool of the fleet has its current size. `past`: its history, oldest first. Raises AppError."""
     pool, fleet = document.pool(name), ledger_name(document)
     with ledger_errors(document):
@@ -128,7 +130,7 @@ def growth_of(document: FleetDocument, engine: Engine, name: str, past: Sequence
     )
 
 
-def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> GrowthRefusal | None:
+def _newest_refusal(past: Sequence[LedgerEntry], groups: frozenset[str]) -> GrowthRefusal | None:
     found: GrowthRefusal | None = None
     for one in past:
         if one.decision.resource not in groups or not one.detail:
@@ -141,7 +143,7 @@ def _newest_refusal(past: Sequence[Past], groups: frozenset[str]) -> GrowthRefus
     return found
 
 
-def _last(past: Past) -> dict[str, Any]:
+def _last(past: LedgerEntry) -> dict[str, Any]:
     decision = past.decision
     return {
         "at": _time(past.at),
@@ -155,7 +157,7 @@ def _last(past: Past) -> dict[str, Any]:
     }
 
 
-def _as_text(past: Past) -> str:
+def _as_text(past: LedgerEntry) -> str:
     detail = f" ({past.decision.detail})" if past.decision.detail else ""
     return f"{_time(past.at)}: {past.decision.action.sentence}, {past.decision.reason.sentence}{detail}"
 

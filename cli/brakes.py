@@ -18,9 +18,9 @@ from gpufleet.settings.document import FleetDocument
 from watchdogs.brakes import until_when
 
 SPAN: Final = "4h"
-REASON_MOST: Final = 500
+MAX_REASON_CHARS: Final = 500
 """In characters, because a plan shows the reason in one line."""
-OWNER_MOST: Final = 128
+MAX_OWNER_CHARS: Final = 128
 ForOption = Annotated[
     str | None,
     typer.Option(
@@ -31,7 +31,8 @@ EndlessOption = Annotated[
     bool, typer.Option("--until-resumed", help="Set no end time: it applies until `gpufleet resume`.")
 ]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", help=f"Why, in one line of at most {REASON_MOST} characters. Every plan shows it.")
+    str,
+    typer.Option("--reason", help=f"Why, in one line of at most {MAX_REASON_CHARS} characters. Every plan shows it."),
 ]
 OwnerOption = Annotated[
     str | None, typer.Option("--owner", help="Person who is responsible for it. Default: your user name.")
@@ -245,7 +246,7 @@ def _brake(kind: BrakeKind, scope: str, given: tuple[str, str | None], until: da
 def _why(reason: str) -> str:
     if not reason.strip():
         raise AppError(f"--reason {reason!r} is empty: write why; every plan shows it", ErrorCode.WRONG_USE)
-    return _one_line("--reason", reason, REASON_MOST)
+    return _one_line("--reason", reason, MAX_REASON_CHARS)
 
 
 def _one_line(option: str, text: str, most: int) -> str:
@@ -292,4 +293,4 @@ def _who(owner: str | None) -> str:
     name = getpass.getuser() if owner is None else owner
     if not name.strip():
         raise AppError(f"--owner {name!r} is empty: write a name, or leave the option out", ErrorCode.WRONG_USE)
-    return _one_line("--owner", name, OWNER_MOST)
+    return _one_line("--owner", name, MAX_OWNER_CHARS)

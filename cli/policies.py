@@ -50,7 +50,7 @@ def list_rules(as_json: JsonOption = False) -> None:
 def explain(rule: Annotated[str, typer.Argument(help="Name of a rule, for example no-open-ingress.")]) -> None:
     """Explain a rule: its reason, what it checks, the remedy, and how to write an exception."""
     found = _rule(rule)
-    whole = "the plan as a whole" if found.of_one is None else "each resource"
+    whole = "the plan as a whole" if found.check_resource is None else "each resource"
     for line in (found.id, found.reason, f"Checks: {found.judges or whole}.", f"Remedy: {found.remedy}"):
         STDOUT.print(line, highlight=False, soft_wrap=True)
     STDOUT.print("\nTo write an exception, add this to the settings of the environment:", highlight=False)

@@ -22,7 +22,7 @@ from cli.status import EveryOption, pause
 from gpufleet.console import ledger_data
 from gpufleet.console.top import Screen, Sort, after_key, draw
 from gpufleet.console.view import FleetView
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +89,7 @@ class _FleetReader:
                 continue  # the last view stays, with its time
 
 
-def _decisions_about(screen: Screen, views: list[FleetView]) -> tuple[Past, ...]:
+def _decisions_about(screen: Screen, views: list[FleetView]) -> tuple[LedgerEntry, ...]:
     if not screen.chosen:
         return ()
     for view in views:

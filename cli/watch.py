@@ -14,7 +14,7 @@ from cli import watch_unmanaged
 from cli.options import AcceptOption, ApplyOption, FleetOption, JsonOption, QuietOption
 from cli.output import STDOUT, Exit, note, print_json
 from cli.watch_pass import over_fleets, readable, show_of
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.ledger import decisions
 
 
@@ -124,7 +124,7 @@ def why(
             STDOUT.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _row(past: Past) -> dict[str, Any]:
+def _row(past: LedgerEntry) -> dict[str, Any]:
     decision, outcome = past.decision, past.outcome
     return {
         "at": past.at.isoformat(timespec="seconds"),

@@ -77,6 +77,6 @@ RULES: Final = (
         judges="the cost of the whole plan, at its desired and at its maximum size; a resource with an exception of"
         " resource-type-listed needs no price",
         remedy="Lower a pool's max, choose a cheaper machine type, or raise the budget in the settings.",
-        of_all=_within_budget,
+        check_plan=_within_budget,
     ),
 )

@@ -22,7 +22,7 @@ from policies.resource import (
     known,
     number,
 )
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 GCP_REGIONAL_GROUP: Final = "gcp:compute/regionInstanceGroupManager:RegionInstanceGroupManager"
 RESERVATIONS: Final = frozenset(
@@ -104,23 +104,25 @@ _FAMILIES: Final = {
 """Families with accelerators, including families that the catalogue does not contain."""
 
 
-def _owned_and_bounded(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _owned_and_bounded(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     if resource.type == AWS_GROUP:
         largest, least = resource.at("maxSize"), number(resource.at("minSize")) or 0
         if largest is None:
-            yield Wrong(path="maxSize", message="must be set")
+            yield PropertyProblem(path="maxSize", message="must be set")
         elif (most := number(largest)) is not None and most < least:
-            yield Wrong(path="maxSize", value=largest, message=f"must not be below minSize, {least:g}")
+            yield PropertyProblem(path="maxSize", value=largest, message=f"must not be below minSize, {least:g}")
     elif resource.type not in GCP_TEMPLATES or not any(has_gpu(resource, m) for m in machine_types_of(resource)):
         return
     present = tags_of(resource)
     if missing := sorted(key for key in tags.REQUIRED if present.get(key) in (None, "")):
-        yield Wrong(path=_tags(resource), value=sorted(present), message=f"must contain {', '.join(missing)}")
+        yield PropertyProblem(
+            path=_tags(resource), value=sorted(present), message=f"must contain {', '.join(missing)}"
+        )
     kind = present.get(tags.CAPACITY_TYPE)
     if kind not in (None, "", UNKNOWN, *CapacityType):
         # without this tag, the other rules and the watchdogs would ignore the group
         path = f"{_tags(resource)}.{tags.CAPACITY_TYPE}"
-        yield Wrong(path=path, value=kind, message=f"must be one of {', '.join(CapacityType)}")
+        yield PropertyProblem(path=path, value=kind, message=f"must be one of {', '.join(CapacityType)}")
 
 
 def _tags(resource: Resource) -> str:
@@ -128,20 +130,20 @@ def _tags(resource: Resource) -> str:
     return "labels" if resource.type.startswith("gcp:") else "tags"
 
 
-def _allowed_machine_types(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _allowed_machine_types(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     if context.allowed_machine_types is None:
         return
     # AWS accepts instance requirements here instead of a machine type
     for place in (resource.each(), _overrides(resource)):
         for wanted in filter(None, (one.get("instanceRequirements") for one in place)):
-            yield Wrong(
+            yield PropertyProblem(
                 path="instanceRequirements",
                 value=wanted,
                 message="selects machine types by attributes, so any type may start",
             )
     for machine in sorted(set(machine_types_of(resource)) - context.allowed_machine_types):
         if has_gpu(resource, machine):
-            yield Wrong(
+            yield PropertyProblem(
                 path=_place(resource),
                 value=machine,
                 message=f"may start {machine}, which is not one of the allowed machine types "
@@ -213,46 +215,46 @@ def _spread(resources: Sequence[Resource], context: Context) -> Iterator[Violati
             )
 
 
-def _fallback(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _fallback(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     if resource.type == AWS_GROUP and tags_of(resource).get(tags.CAPACITY_TYPE) == CapacityType.ON_DEMAND.value:
         largest = number(resource.at("maxSize"))
         if largest is not None and largest > MAX_ON_DEMAND:
             message = f"must be at most {MAX_ON_DEMAND}, because on-demand has the highest price"
-            yield Wrong(path="maxSize", value=resource.at("maxSize"), message=message)
+            yield PropertyProblem(path="maxSize", value=resource.at("maxSize"), message=message)
 
 
 MAX_ON_DEMAND: Final = 64
 """Upper limit of on-demand instances. No plan reaches it on purpose; the budget sets the finer limit."""
 
 
-def _reservation_ends(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _reservation_ends(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     if resource.type not in RESERVATIONS:
         return
     path = "deleteAtTime" if resource.at("deleteAtTime") else "endDate"
     end = resource.at(path)
     if isinstance(end, str) and _DAY.match(end) and end[:10] < context.today.isoformat():
-        yield Wrong(path=path, value=end, message="is in the past")
+        yield PropertyProblem(path=path, value=end, message="is in the past")
     if resource.at("endDateType") == "limited" or resource.at("deleteAtTime") is not None:
         return
     path, review = f"{_tags(resource)}.{tags.REVIEW_BY}", tags_of(resource).get(tags.REVIEW_BY)
     if review is UNKNOWN:
         return
     if review is None:
-        yield Wrong(path=path, message="must be a date, because the reservation has no end")
+        yield PropertyProblem(path=path, message="must be a date, because the reservation has no end")
         return
     try:
         day = date.fromisoformat(str(review))
     except ValueError:
-        yield Wrong(path=path, value=review, message="must be a date, for example 2027-06-30")
+        yield PropertyProblem(path=path, value=review, message="must be a date, for example 2027-06-30")
         return
     if day < context.today:
-        yield Wrong(path=path, value=review, message="is in the past")
+        yield PropertyProblem(path=path, value=review, message="is in the past")
 
 
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def _disk_space(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _disk_space(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     present = tags_of(resource)
     weights = context.model_gib.get(str(present.get(tags.POOL)))
     if weights is None or resource.type in RESERVATIONS:
@@ -265,7 +267,7 @@ def _disk_space(resource: Resource, context: Context) -> Iterator[Wrong]:
             continue
         disk_gib = Decimal(machine.nvme_bytes) / GIB
         if disk_gib < 2 * weights:
-            yield Wrong(
+            yield PropertyProblem(
                 path=_place(resource),
                 value=name,
                 message=f"has {disk_gib:.0f} GiB of local NVMe, and the model needs {2 * weights:.1f} GiB for the "
@@ -286,7 +288,7 @@ RULES: Final = (
         reason="Watchdogs ignore instances without tags, and the cost of a group without a limit is unbounded.",
         remedy="Set maxSize and the tags in gpufleet/domain/tags.py (labels on Google Cloud).",
         judges="maxSize and tags of Auto Scaling groups; labels of GPU templates and instances of Google Cloud",
-        of_one=_owned_and_bounded,
+        check_resource=_owned_and_bounded,
     ),
     Rule(
         id="machine-type-allowed",
@@ -294,41 +296,41 @@ RULES: Final = (
         remedy="Choose an allowed machine type, or add this one to policies.machine_types in the settings.",
         judges="machine types with GPUs that templates, groups, fleets, instances and reservations may start,"
         " if the settings have policies.machine_types",
-        of_one=_allowed_machine_types,
+        check_resource=_allowed_machine_types,
     ),
     Rule(
         id="spot-spread",
         reason="All spot capacity of one zone or one machine type can be lost at the same time.",
         remedy="Use at least two zones and two machine types for the pool's spot capacity.",
         judges="zones and machine types of each pool's spot groups, in an environment with the name prod",
-        of_all=_spread,
+        check_plan=_spread,
     ),
     Rule(
         id="fallback-bounded",
         reason="When spot capacity is lost, on-demand replaces it at the full price.",
         remedy="Lower capacity.on_demand.max of the pool.",
         judges="maxSize of on-demand groups on AWS; groups on Google Cloud have no maximum size",
-        of_one=_fallback,
+        check_resource=_fallback,
     ),
     Rule(
         id="reservation-ends-or-is-reviewed",
         reason="A reservation is paid for even if no instance uses it.",
         remedy="Set its end (ends) or the date of its next review (review_by).",
         judges="ends and review-by tags of reservations",
-        of_one=_reservation_ends,
+        check_resource=_reservation_ends,
     ),
     Rule(
         id="model-fits-local-disk",
         reason="Instances download the next revision while they serve the current one.",
         remedy="Choose a machine type with more local NVMe, or a smaller model.",
         judges="local disks of each pool's machine types, and the weights of its model",
-        of_one=_disk_space,
+        check_resource=_disk_space,
     ),
     Rule(
         id="safetensors-only",
         reason="Other formats can run code when they are loaded.",
         remedy="Convert the model to safetensors and add it with `gpufleet model add`.",
         judges="sources of the models in the settings",
-        of_all=_model_sources,
+        check_plan=_model_sources,
     ),
 )

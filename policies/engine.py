@@ -57,23 +57,23 @@ def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
     A stack policy checks the whole plan as it will be; in it, a provider leaves unset properties unknown.
     """
     described = f"{rule.reason} {rule.remedy}"
-    if rule.of_one is not None:
-        of_one = replace(rule, of_all=None)
+    if rule.check_resource is not None:
+        check_resource = replace(rule, check_plan=None)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             resource = Resource(type=args.resource_type, name=args.name, props=Properties(args.props), urn=args.urn)
-            for violation in of_one.check([resource], context):
+            for violation in check_resource.check([resource], context):
                 report(rule.message(violation), None)
 
         yield ResourceValidationPolicy(
             name=rule.id, description=described, validate=validate, enforcement_level=EnforcementLevel.MANDATORY
         )
 
-    if rule.of_all is not None:
-        of_all = replace(rule, of_one=None)
+    if rule.check_plan is not None:
+        check_plan = replace(rule, check_resource=None)
 
         def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-            for violation in of_all.check([_resource(r) for r in args.resources], context):
+            for violation in check_plan.check([_resource(r) for r in args.resources], context):
                 report(rule.message(violation), None)
 
         yield StackValidationPolicy(

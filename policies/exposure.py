@@ -17,7 +17,7 @@ from policies.resource import (
     is_true,
     number,
 )
-from policies.rule import Rule, Wrong
+from policies.rule import PropertyProblem, Rule
 
 _SUBNETS: Final = frozenset({"aws:ec2/subnet:Subnet", "aws:ec2/defaultSubnet:DefaultSubnet"})
 _LOAD_BALANCERS: Final = frozenset(
@@ -33,7 +33,7 @@ _GCP_SUBNET: Final = "gcp:compute/subnetwork:Subnetwork"
 _IPV6: Final = ("ipv6AddressCount", "ipv6Addresses", "ipv6PrefixCount", "ipv6Prefixes", "primaryIpv6")
 
 
-def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _public_address(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     kind = resource.type
     if kind in GCP_TEMPLATES:
         yield from _google_interfaces(resource)
@@ -42,7 +42,9 @@ def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
     elif kind in _GCP_FRONTS:
         scheme = resource.at("loadBalancingScheme")
         if scheme not in _INTERNAL:
-            yield Wrong(path="loadBalancingScheme", value=scheme, message=f"must be one of {', '.join(_INTERNAL)}")
+            yield PropertyProblem(
+                path="loadBalancingScheme", value=scheme, message=f"must be one of {', '.join(_INTERNAL)}"
+            )
     elif kind == _GCP_SUBNET:
         yield from _must_be_if_set(resource.props, "ipv6AccessType", "", "INTERNAL")
     elif kind == LAUNCH_TEMPLATE:
@@ -53,10 +55,10 @@ def _public_address(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _before_instances(resource)
 
 
-def _template(template: Resource) -> Iterator[Wrong]:
+def _template(template: Resource) -> Iterator[PropertyProblem]:
     interfaces = template.at("networkInterfaces")
     if not is_list(interfaces) or not interfaces:
-        yield Wrong(
+        yield PropertyProblem(
             path="networkInterfaces",
             value=interfaces,
             message="must list a network interface; otherwise the subnet assigns addresses",
@@ -65,80 +67,80 @@ def _template(template: Resource) -> Iterator[Wrong]:
     for index, interface in enumerate(interfaces):
         path = f"networkInterfaces[{index}]"
         if not is_map(interface):
-            yield Wrong(path=path, value=interface, message="must be known")
+            yield PropertyProblem(path=path, value=interface, message="must be known")
             continue
         public = interface.get("associatePublicIpAddress")
         if not is_false(public):
-            yield Wrong(path=f"{path}.associatePublicIpAddress", value=public, message="must be false")
+            yield PropertyProblem(path=f"{path}.associatePublicIpAddress", value=public, message="must be false")
         yield from _none_of(interface, (*_IPV6, "associateCarrierIpAddress"), f"{path}.")
         yield from _foreign_interface(interface, ("networkInterfaceId",), f"{path}.")
 
 
-def _instance(instance: Resource) -> Iterator[Wrong]:
+def _instance(instance: Resource) -> Iterator[PropertyProblem]:
     public = instance.at("associatePublicIpAddress")
     if not is_false(public):
-        yield Wrong(path="associatePublicIpAddress", value=public, message="must be false")
+        yield PropertyProblem(path="associatePublicIpAddress", value=public, message="must be false")
     yield from _none_of(instance.props, (*_IPV6, "enablePrimaryIpv6"))
     yield from _foreign_interface(instance.props, ("networkInterfaces", "primaryNetworkInterface"))
 
 
-def _foreign_interface(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+def _foreign_interface(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[PropertyProblem]:
     for key in keys:
         if props.get(key) not in (None, "", []):
-            yield Wrong(
+            yield PropertyProblem(
                 path=f"{path}{key}",
                 value=props[key],
                 message="a network interface from outside the plan may have a public address",
             )
 
 
-def _none_of(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[Wrong]:
+def _none_of(props: Mapping[str, Any], keys: tuple[str, ...], path: str = "") -> Iterator[PropertyProblem]:
     """Yield properties that assign public addresses if they are set at all."""
     for key in keys:
         value = props.get(key)
         if not (value in (None, "", []) or is_false(value) or number(value) == 0):
-            yield Wrong(path=f"{path}{key}", value=value, message="assigns a public address; leave it out")
+            yield PropertyProblem(path=f"{path}{key}", value=value, message="assigns a public address; leave it out")
 
 
-def _must_be_if_set(props: Mapping[str, Any], key: str, path: str, allowed: str) -> Iterator[Wrong]:
+def _must_be_if_set(props: Mapping[str, Any], key: str, path: str, allowed: str) -> Iterator[PropertyProblem]:
     if (value := props.get(key)) not in (None, "", allowed):
-        yield Wrong(path=f"{path}{key}", value=value, message=f"must be {allowed}, or left out")
+        yield PropertyProblem(path=f"{path}{key}", value=value, message=f"must be {allowed}, or left out")
 
 
-def _google_interfaces(template: Resource) -> Iterator[Wrong]:
+def _google_interfaces(template: Resource) -> Iterator[PropertyProblem]:
     interfaces = template.at("networkInterfaces")
     if template.type in GCP_COPIES and interfaces is None:
         return  # the source of the copy is checked
     if not is_list(interfaces) or not interfaces:
-        yield Wrong(path="networkInterfaces", value=interfaces, message="must list a network interface")
+        yield PropertyProblem(path="networkInterfaces", value=interfaces, message="must list a network interface")
         return
     for index, interface in enumerate(interfaces):
         path = f"networkInterfaces[{index}]"
         if not is_map(interface):
-            yield Wrong(path=path, value=interface, message="must be known")
+            yield PropertyProblem(path=path, value=interface, message="must be known")
             continue
         for key in ("accessConfigs", "ipv6AccessConfigs"):
             if interface.get(key) not in (None, []):
-                yield Wrong(
+                yield PropertyProblem(
                     path=f"{path}.{key}", value=interface[key], message="assigns an external address; leave it out"
                 )
         yield from _must_be_if_set(interface, "stackType", f"{path}.", "IPV4_ONLY")
 
 
-def _before_instances(resource: Resource) -> Iterator[Wrong]:
+def _before_instances(resource: Resource) -> Iterator[PropertyProblem]:
     """Check AWS resources in front of instances."""
     if resource.type in _SUBNETS:
         for key in ("mapPublicIpOnLaunch", "assignIpv6AddressOnCreation", "ipv6Native"):
             value = resource.at(key)
             if value is UNKNOWN or is_true(value):
-                yield Wrong(path=key, value=value, message="must be false; a NAT gateway does not need it")
+                yield PropertyProblem(path=key, value=value, message="must be false; a NAT gateway does not need it")
         if resource.type != _OWN_SUBNET and resource.at("mapPublicIpOnLaunch") is None:
-            yield Wrong(
+            yield PropertyProblem(
                 path="mapPublicIpOnLaunch", message="must be false; a default subnet assigns public addresses"
             )
     elif resource.type in _LOAD_BALANCERS:
         if not is_true(internal := resource.at("internal")):
-            yield Wrong(
+            yield PropertyProblem(
                 path="internal",
                 value=internal,
                 message="must be true; otherwise the load balancer has public addresses",
@@ -146,7 +148,7 @@ def _before_instances(resource: Resource) -> Iterator[Wrong]:
     elif resource.type in _ADDRESSES:
         for key in ("instance", "instanceId", "networkInterface", "networkInterfaceId"):
             if (value := resource.at(key)) not in (None, ""):
-                yield Wrong(path=key, value=value, message="would have a public address")
+                yield PropertyProblem(path=key, value=value, message="would have a public address")
 
 
 _OWN_SUBNET: Final = "aws:ec2/subnet:Subnet"
@@ -156,7 +158,7 @@ RULES: Final = (
         id="no-public-address",
         reason="The internet cannot reach an engine without a public address.",
         remedy="Remove the public address. Operators connect through SSM or IAP, and clients through the router.",
-        of_one=_public_address,
+        check_resource=_public_address,
         judges="interfaces of templates and instances, subnets, elastic addresses, load balancers, forwarding rules",
     ),
 )

@@ -9,7 +9,7 @@ from policies.addresses import Network, network, public
 from policies.context import Context
 from policies.plan import PlanIndex
 from policies.resource import SECURITY_GROUPS, UNKNOWN, Resource, known
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 FIREWALL: Final = "gcp:compute/firewall:Firewall"
 _GROUP_RULE: Final = "aws:ec2/securityGroupRule:SecurityGroupRule"
@@ -42,20 +42,20 @@ class _Source:
     cidr: Any
 
 
-def _malformed(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _malformed(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     """Check one resource alone: sources that are invalid, unknown, or too many."""
     networks: list[Network] = []
     for source in _sources(resource):
         if source.cidr is UNKNOWN:
-            yield Wrong(path=source.path, value=UNKNOWN, message="must be known in the preview")
+            yield PropertyProblem(path=source.path, value=UNKNOWN, message="must be known in the preview")
         elif (found := network(source.cidr)) is None:
-            yield Wrong(path=source.path, value=source.cidr, message="is not a network")
+            yield PropertyProblem(path=source.path, value=source.cidr, message="is not a network")
         else:
             networks.append(found)
             if (alone := public([found])).too_many:
-                yield Wrong(path=source.path, value=source.cidr, message=f"allows {alone}")
+                yield PropertyProblem(path=source.path, value=source.cidr, message=f"allows {alone}")
     if not any(public([one]).too_many for one in networks) and (together := public(networks)).too_many:
-        yield Wrong(path="", value=None, message=f"its networks together allow {together}")
+        yield PropertyProblem(path="", value=None, message=f"its networks together allow {together}")
     yield from _google(resource)
 
 
@@ -90,7 +90,9 @@ def _together(
         reported.append(max(judged, key=lambda one: public(one[1]).share)[0])
     if with_all.too_many:
         reported += [resource for resource, sources in excepted if public(sources).share > 0]
-    wrong = Wrong(message=f"with other resources of the plan it allows {together if together.too_many else with_all}")
+    wrong = PropertyProblem(
+        message=f"with other resources of the plan it allows {together if together.too_many else with_all}"
+    )
     yield from map(wrong.on, reported)
 
 
@@ -187,7 +189,7 @@ def _prefix_lists(resource: Resource, lists: PlanIndex) -> Iterator[Violation]:
             is_set = value is not UNKNOWN or sources or _is_only_source(resource)
             if is_set and not lists.has(value, sources):
                 wrong = "must name a prefix list of this plan; the networks in others are unknown"
-                yield Wrong(path=path, value=value, message=wrong).on(resource)
+                yield PropertyProblem(path=path, value=value, message=wrong).on(resource)
 
 
 def _is_only_source(rule: Resource) -> bool:
@@ -211,12 +213,12 @@ def _all(value: Any) -> list[Any]:
     return value if is_list(value) else [] if value in (None, "") else [value]
 
 
-def _google(resource: Resource) -> Iterator[Wrong]:
+def _google(resource: Resource) -> Iterator[PropertyProblem]:
     """Check a firewall or a firewall policy rule for public sources and for sources with unknown addresses."""
     # a list of accounts or tags with unknown members has members; an unknown list may be empty
     named = any(is_list(listed := resource.at(key)) and listed for key in _SOURCES)
     if resource.type == FIREWALL and _lets_in(resource) and not named:
-        yield Wrong(
+        yield PropertyProblem(
             path="sourceRanges",
             value=resource.at("sourceRanges"),
             message="has no source, which allows all addresses",
@@ -224,14 +226,14 @@ def _google(resource: Resource) -> Iterator[Wrong]:
     for path, match in _policy_matches(resource):
         for key, message in _OF_OTHERS.items():
             if match.get(key) not in (None, []):
-                yield Wrong(path=f"{path}.{key}", value=match[key], message=message)
+                yield PropertyProblem(path=f"{path}.{key}", value=match[key], message=message)
         by_others = any(match.get(key) not in (None, []) for key in _OF_OTHERS)
         named = any(
             is_list(listed := match.get(key)) and listed for key in ("srcIpRanges", "srcSecureTags", "srcNetworks")
         )
         scope = match.get("srcNetworkScope") or match.get("srcNetworkContext")
         if not named and not by_others and scope not in _INSIDE:
-            yield Wrong(
+            yield PropertyProblem(
                 path=path, value=match.get("srcIpRanges"), message="has no source, which allows all addresses"
             )
 
@@ -277,8 +279,8 @@ _RULE: Final = Rule(
         "List the client networks in the settings. All sources of a plan together may contain 2^24 public IPv4 "
         "addresses and less than a /32 of IPv6."
     ),
-    of_one=_malformed,
-    of_all=_too_many,
+    check_resource=_malformed,
+    check_plan=_too_many,
     judges=(
         "sources of security groups and their rules, prefix lists, firewalls and firewall policies, separately and "
         "together; private and reserved networks, and Google's health checks and tunnels, do not count"

@@ -24,7 +24,7 @@ from policies.resource import (
     number,
 )
 from policies.resource_types import is_excepted
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 _MAX_HOPS: Final = 1
 """Hop limit of a metadata response. With 1 it reaches the machine itself, but no container behind a bridge."""
@@ -43,7 +43,7 @@ _TEMPLATES: Final = GCP_TEMPLATES - GCP_COPIES - {"gcp:compute/instance:Instance
 _COPIES_OF_DISKS: Final = frozenset({"aws:ebs/snapshotCopy:SnapshotCopy", "aws:ec2/amiCopy:AmiCopy"})
 
 
-def _metadata(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _metadata(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     if resource.type in RUNS_INSTANCES:
         yield from _metadata_options(resource)
     elif resource.type in GCP_TEMPLATES:
@@ -51,32 +51,34 @@ def _metadata(resource: Resource, _: Context) -> Iterator[Wrong]:
             return  # the source of the copy is checked
         for key in ("enableSecureBoot", "enableVtpm", "enableIntegrityMonitoring"):
             if not is_true(value := resource.at("shieldedInstanceConfig", key)):
-                yield Wrong(path=f"shieldedInstanceConfig.{key}", value=value, message="must be true")
+                yield PropertyProblem(path=f"shieldedInstanceConfig.{key}", value=value, message="must be true")
 
 
-def _metadata_options(resource: Resource) -> Iterator[Wrong]:
+def _metadata_options(resource: Resource) -> Iterator[PropertyProblem]:
     options = "metadataOptions"
     if resource.at(options, "httpEndpoint") == "disabled":
         return
     tokens = resource.at(options, "httpTokens")
     if tokens != "required":
-        yield Wrong(path=f"{options}.httpTokens", value=tokens, message="must be required")
+        yield PropertyProblem(path=f"{options}.httpTokens", value=tokens, message="must be required")
     hops = resource.at(options, "httpPutResponseHopLimit")
     most = _MAX_HOPS_OF_ONE if resource.type == AWS_INSTANCE else _MAX_HOPS
     if hops is not None and ((limit := number(hops)) is None or limit > most):
-        yield Wrong(path=f"{options}.httpPutResponseHopLimit", value=hops, message=f"must be at most {most}")
+        yield PropertyProblem(
+            path=f"{options}.httpPutResponseHopLimit", value=hops, message=f"must be at most {most}"
+        )
     tags = resource.at(options, "instanceMetadataTags")
     if tags not in (None, "disabled"):
-        yield Wrong(path=f"{options}.instanceMetadataTags", value=tags, message="must be disabled")
+        yield PropertyProblem(path=f"{options}.instanceMetadataTags", value=tags, message="must be disabled")
 
 
-def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _access(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     kind = resource.type
     if kind in RUNS_INSTANCES:
         if (key := resource.at("keyName")) not in (None, ""):
-            yield Wrong(path="keyName", value=key, message="allows logins with a shared key; leave it out")
+            yield PropertyProblem(path="keyName", value=key, message="allows logins with a shared key; leave it out")
         if not ((check := resource.at("sourceDestCheck")) is None or is_true(check)):
-            yield Wrong(
+            yield PropertyProblem(
                 path="sourceDestCheck", value=check, message="must be true, because instances do not forward packets"
             )
     elif kind in GCP_TEMPLATES:
@@ -84,7 +86,7 @@ def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _of_metadata(resource.at("metadata"), "metadata", needs_login=kind in _TEMPLATES)
         yield from _account(resource)
         if not ((forward := resource.at("canIpForward")) is None or is_false(forward)):
-            yield Wrong(
+            yield PropertyProblem(
                 path="canIpForward", value=forward, message="must be false, because instances do not forward packets"
             )
     elif kind in GCP_GROUPS:
@@ -97,45 +99,47 @@ def _access(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _of_metadata({key: resource.at("value")} if isinstance(key, str) else key, "value")
 
 
-def _of_metadata(metadata: Any, path: str, *, needs_login: bool = False) -> Iterator[Wrong]:
+def _of_metadata(metadata: Any, path: str, *, needs_login: bool = False) -> Iterator[PropertyProblem]:
     if metadata is not None and not is_map(metadata):
-        yield Wrong(path=path, value=metadata, message="must be known, because it may contain keys")
+        yield PropertyProblem(path=path, value=metadata, message="must be known, because it may contain keys")
         return
     items: Mapping[str, Any] = metadata or {}
     for key in _KEYS:
         if (value := items.get(key)) not in (None, ""):
-            yield Wrong(path=f"{path}.{key}", value=value, message="allows logins with a shared key; leave it out")
+            yield PropertyProblem(
+                path=f"{path}.{key}", value=value, message="allows logins with a shared key; leave it out"
+            )
     for key in _SCRIPTS_ELSEWHERE:
         if (value := items.get(key)) not in (None, ""):
-            yield Wrong(
+            yield PropertyProblem(
                 path=f"{path}.{key}",
                 value=value,
                 message="runs a script that others can change; write the script itself",
             )
     login = items.get("enable-oslogin")
     if not is_true(login) and (login is not None or needs_login):
-        yield Wrong(
+        yield PropertyProblem(
             path=f"{path}.enable-oslogin",
             value=login,
             message="must be TRUE, so that people log in with their own accounts",
         )
     serial = items.get("serial-port-enable")
     if not (serial is None or is_false(serial) or serial in ("", "0")):
-        yield Wrong(
+        yield PropertyProblem(
             path=f"{path}.serial-port-enable",
             value=serial,
             message="must be false, because the serial port bypasses firewalls",
         )
 
 
-def _account(resource: Resource) -> Iterator[Wrong]:
+def _account(resource: Resource) -> Iterator[PropertyProblem]:
     account = resource.at("serviceAccount")
     if account is UNKNOWN:
-        yield Wrong(path="serviceAccount", value=account, message="must be known")
+        yield PropertyProblem(path="serviceAccount", value=account, message="must be known")
     elif account is not None:
         email = resource.at("serviceAccount", "email")
         if email in (None, "") or (isinstance(email, str) and _DEFAULT_ACCOUNT.fullmatch(email)):
-            yield Wrong(
+            yield PropertyProblem(
                 path="serviceAccount.email",
                 value=email,
                 message="is the project's default account, which may have all permissions; use a separate account",
@@ -151,7 +155,7 @@ def _identities(resources: Sequence[Resource], context: Context) -> Iterator[Vio
         for key, path, value in _acts_as(resource):
             if not made.has(value, resource.depends.get(key, ())):
                 wrong = "must be created by this plan, because the rules do not check the permissions of others"
-                yield Wrong(path=path, value=value, message=wrong).on(resource)
+                yield PropertyProblem(path=path, value=value, message=wrong).on(resource)
 
 
 def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
@@ -173,7 +177,7 @@ def _acts_as(resource: Resource) -> Iterator[tuple[str, str, Any]]:
         yield key, path, one
 
 
-def _disks(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _disks(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     kind = resource.type
     if kind == LAUNCH_TEMPLATE:
         yield from _mapped_disks(resource.at("blockDeviceMappings"))
@@ -181,7 +185,7 @@ def _disks(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _must_be_true(resource, "rootBlockDevice", "encrypted")
         disks = resource.at("ebsBlockDevices")
         if disks is UNKNOWN:
-            yield Wrong(path="ebsBlockDevices", value=disks, message="must be known")
+            yield PropertyProblem(path="ebsBlockDevices", value=disks, message="must be known")
         for index in range(len(disks) if is_list(disks) else 0):
             yield from _must_be_true(resource, "ebsBlockDevices", index, "encrypted")
     elif kind == "aws:ebs/volume:Volume" or kind in _COPIES_OF_DISKS:
@@ -190,10 +194,10 @@ def _disks(resource: Resource, _: Context) -> Iterator[Wrong]:
         yield from _must_be_true(resource, "enabled")
 
 
-def _mapped_disks(mappings: Any) -> Iterator[Wrong]:
+def _mapped_disks(mappings: Any) -> Iterator[PropertyProblem]:
     path = "blockDeviceMappings"
     if not is_list(mappings) or not mappings:
-        yield Wrong(
+        yield PropertyProblem(
             path=path,
             value=mappings,
             message="must list the root disk; otherwise the image decides whether it is encrypted",
@@ -202,23 +206,25 @@ def _mapped_disks(mappings: Any) -> Iterator[Wrong]:
     for index, mapping in enumerate(mappings):
         disk = mapping.get("ebs") if is_map(mapping) else UNKNOWN
         if not is_map(disk):
-            yield Wrong(path=f"{path}[{index}].ebs", value=disk, message="must be set; otherwise the image decides")
+            yield PropertyProblem(
+                path=f"{path}[{index}].ebs", value=disk, message="must be set; otherwise the image decides"
+            )
         elif not is_true(value := disk.get("encrypted")):
-            yield Wrong(path=f"{path}[{index}].ebs.encrypted", value=value, message="must be true")
+            yield PropertyProblem(path=f"{path}[{index}].ebs.encrypted", value=value, message="must be true")
     names = [mapping.get("deviceName") for mapping in mappings if is_map(mapping)]
     # AWS accepts no mapping without a device name
     if any(known(name) for name in names) and not any(name in _ROOT_DEVICES for name in names):
-        yield Wrong(
+        yield PropertyProblem(
             path=path,
             value=names,
             message=f"does not contain the root disk ({' or '.join(_ROOT_DEVICES)}), so the image decides",
         )
 
 
-def _must_be_true(resource: Resource, *path: str | int) -> Iterator[Wrong]:
+def _must_be_true(resource: Resource, *path: str | int) -> Iterator[PropertyProblem]:
     if not is_true(value := resource.at(*path)):
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-        yield Wrong(path=name, value=value, message="must be true")
+        yield PropertyProblem(path=name, value=value, message="must be true")
 
 
 RULES: Final = (
@@ -226,15 +232,15 @@ RULES: Final = (
         id="metadata-protected",
         reason="A request that is forged through the engine must not read credentials or boot another system.",
         remedy="Require IMDSv2 tokens and a hop limit of 1 on AWS (2 outside pools); a Shielded VM on Google Cloud.",
-        of_one=_metadata,
+        check_resource=_metadata,
         judges="metadataOptions (AWS) and shieldedInstanceConfig (Google Cloud) of templates and instances",
     ),
     Rule(
         id="instance-access-managed",
         reason="A shared key or account does not show who used it, and stays valid after people leave.",
         remedy="Connect through SSM, or through IAP with OS Login. Give each kind of machine its own account.",
-        of_one=_access,
-        of_all=_identities,
+        check_resource=_access,
+        check_plan=_identities,
         judges=(
             "keyName, sourceDestCheck and iamInstanceProfile (AWS); metadata, serviceAccount and canIpForward of "
             "templates, instances, groups and the project (Google Cloud)"
@@ -244,7 +250,7 @@ RULES: Final = (
         id="disks-encrypted",
         reason="Disks outlive their instances.",
         remedy="Set encrypted to true, also for the root disk.",
-        of_one=_disks,
+        check_resource=_disks,
         judges="disks of templates and instances, volumes, snapshot copies (AWS); Google Cloud encrypts all disks",
     ),
 )

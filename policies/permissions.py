@@ -11,10 +11,10 @@ from policies.context import Context
 from policies.iam import aws, google, planned_names, required_denials, runs_as
 from policies.iam.names import names_of
 from policies.resource import Resource
-from policies.rule import Rule, Wrong
+from policies.rule import PropertyProblem, Rule
 
 
-def _outside_the_list(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _outside_the_list(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     names = names_of(context)
     if resource.type.startswith("aws"):
         yield from aws.judged(resource, names)
@@ -33,7 +33,7 @@ RULES: Final = (
             " scripts.policy_lists`. For another permission, write an exception."
         ),
         judges="policy documents, trust policies and managed policies on AWS; roles and members on Google Cloud",
-        of_one=_outside_the_list,
-        of_all=planned_names.judged,
+        check_resource=_outside_the_list,
+        check_plan=planned_names.judged,
     ),
 )

@@ -8,7 +8,7 @@ from gpufleet.prices.plan.preview import UNKNOWN as UNKNOWN_TEXT
 from gpufleet.prices.plan.preview import PlannedResource, Preview, PreviewError
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
-from policies.rule import Rule, Wrong
+from policies.rule import PropertyProblem, Rule
 
 SECRET_TEXT: Final = "[secret]"
 """Replacement by the engine for a value that the program marked as secret. A pack in the engine gets the value."""
@@ -65,10 +65,10 @@ def _value(value: Any, path: str, hidden: list[str]) -> Any:
     return value
 
 
-def _hidden_values(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _hidden_values(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     for path in resource.hidden:
         if path not in _ALWAYS_SECRET.get(resource.type, ()):
-            yield Wrong(path=path, value=UNKNOWN, message="must not be hidden as a secret")
+            yield PropertyProblem(path=path, value=UNKNOWN, message="must not be hidden as a secret")
 
 
 _ALWAYS_SECRET: Final[Mapping[str, tuple[str, ...]]] = {"gcp:storage/bucketObject:BucketObject": ("content",)}
@@ -79,7 +79,7 @@ RULES: Final = (
         id="no-hidden-value",
         reason="A value that a preview hides cannot be checked.",
         remedy="Do not mark it as secret. Pass names of secrets in SSM Parameter Store or Secret Manager.",
-        of_one=_hidden_values,
+        check_resource=_hidden_values,
         judges="values that `pulumi preview --json` prints as [secret]; only `gpufleet policies check` sees them",
         parts=False,
     ),

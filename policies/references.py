@@ -17,7 +17,7 @@ from policies.plan import PlanIndex
 from policies.reference_table import IMAGES, NOTHING, REFERENCES, ResourceReference
 from policies.resource import UNKNOWN, Resource, is_false
 from policies.resource_types import CREATED_TYPES, is_excepted
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _unlisted_references(resources: Sequence[Resource], context: Context) -> Ite
         if reference.of == NOTHING:
             continue  # the check of the single resource reports it
         for path, value in _outside_plan(resource, reference, made(reference.of, reference.given)):
-            yield Wrong(path=path, value=value, message=_message(reference, value)).on(resource)
+            yield PropertyProblem(path=path, value=value, message=_message(reference, value)).on(resource)
 
 
 def _references(resources: Sequence[Resource], context: Context) -> Iterator[tuple[Resource, ResourceReference]]:
@@ -128,14 +128,14 @@ def _given(context: Context) -> frozenset[str]:
     return frozenset((*texts, *links))
 
 
-def _fixed_references(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _fixed_references(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     """Check one resource alone: references that no other rule checks, images and locations."""
     if is_excepted(resource, context):
         return
     for reference in REFERENCES.get(resource.type, ()):
         for named_value in _named_values(resource, reference) if reference.of == NOTHING else ():
             if named_value.value is not None:
-                yield Wrong(
+                yield PropertyProblem(
                     path=named_value.path,
                     value=named_value.value,
                     message="must be left out, because the rules do not check what it names",
@@ -145,20 +145,20 @@ def _fixed_references(resource: Resource, context: Context) -> Iterator[Wrong]:
     if resource.type == _ENDPOINT:
         service = resource.at("serviceName")
         if not (isinstance(service, str) and _OF_AWS.fullmatch(service)):
-            yield Wrong(
+            yield PropertyProblem(
                 path="serviceName",
                 value=service,
                 message="must be a service of AWS, for example com.amazonaws.us-east-1.s3",
             )
     elif resource.type == _NETWORK and not is_false(value := resource.at("autoCreateSubnetworks")):
-        yield Wrong(
+        yield PropertyProblem(
             path="autoCreateSubnetworks",
             value=value,
             message="must be false, because the rules do not check such subnets",
         )
 
 
-def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _images(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     settings = _settings(context)
     places = [("machines",), ("control",), *(("machines", "accelerators", kind) for kind in AcceleratorKind)]
     named = [one for place in places if (one := settings.at(*place, "image")) is not None]
@@ -166,14 +166,14 @@ def _images(resource: Resource, context: Context) -> Iterator[Wrong]:
     # without settings there is no list of images
     for named_value in _named_values(resource, image) if image is not None and named else ():
         if named_value.value is not None and named_value.value not in named:
-            yield Wrong(
+            yield PropertyProblem(
                 path=named_value.path,
                 value=named_value.value,
                 message="must be machines.image, machines.accelerators.….image or control.image of the settings",
             )
 
 
-def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _places(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     """A resource's own project or region overrides the provider's."""
     if resource.type not in CREATED_TYPES or resource.type.startswith("pulumi:"):
         return
@@ -184,7 +184,7 @@ def _places(resource: Resource, context: Context) -> Iterator[Wrong]:
     key, places = allowed.get(resource.type.partition(":")[0], ("", ()))
     value = resource.at(key) if any(places) else None
     if value not in (None, "", *places):
-        yield Wrong(path=key, value=value, message=f"must be the {key} of the settings, or left out")
+        yield PropertyProblem(path=key, value=value, message=f"must be the {key} of the settings, or left out")
 
 
 _ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
@@ -199,8 +199,8 @@ RULES: Final = (
         id="references-in-plan",
         reason="The rules check only resources of the plan; others may have any rules, routes or contents.",
         remedy="Use resources that this program creates, or the network, subnets, bucket and images of the settings.",
-        of_one=_fixed_references,
-        of_all=_unlisted_references,
+        check_resource=_fixed_references,
+        check_plan=_unlisted_references,
         judges=(
             "references to security groups, networks, subnets, routes, targets, addresses of DNS records, disks, "
             "queues, accounts, keys and images; a resource with an exception of resource-type-listed may refer to all"

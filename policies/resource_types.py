@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from policies.context import Context
 from policies.resource import Resource
-from policies.rule import NOT_SHOWN, Rule, Wrong
+from policies.rule import NOT_SHOWN, PropertyProblem, Rule
 
 CREATED_TYPES: Final[Mapping[str, list[str]]] = json.loads(
     (Path(__file__).parent / "lists" / "resource_types.json").read_text("utf-8")
@@ -18,20 +18,22 @@ CREATED_TYPES: Final[Mapping[str, list[str]]] = json.loads(
 """
 
 
-def _listed(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _listed(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     within = CREATED_TYPES.get(resource.type)
     if within is None:
-        yield Wrong(message="the program creates no resource of this type, so no rule checks it")
+        yield PropertyProblem(message="the program creates no resource of this type, so no rule checks it")
         return
     if resource.type.startswith("pulumi:providers:"):
         if not _DEFAULT_PROVIDER.fullmatch(resource.name):
-            yield Wrong(message="a separate provider can access another account; use the provider of the stack")
+            yield PropertyProblem(
+                message="a separate provider can access another account; use the provider of the stack"
+            )
         yield from _configured_otherwise(resource, context)
         return
     found = parents(resource.urn)
     if found is not None and found not in within:
         places = " or ".join(place or "the stack itself" for place in within)
-        yield Wrong(
+        yield PropertyProblem(
             message=f"the program creates this type only in {places}, and this resource is in {found or 'the stack'}"
         )
 
@@ -40,7 +42,7 @@ _DEFAULT_PROVIDER: Final = re.compile(r"default(_\d+_\d+_\d+)?")
 """The engine's name of the provider that the stack's configuration describes."""
 
 
-def _configured_otherwise(provider: Resource, context: Context) -> Iterator[Wrong]:
+def _configured_otherwise(provider: Resource, context: Context) -> Iterator[PropertyProblem]:
     """Report differences between a default provider and the stack's configuration. The name alone does not prove that
     they are the same.
     """
@@ -48,7 +50,9 @@ def _configured_otherwise(provider: Resource, context: Context) -> Iterator[Wron
     for key, value in provider.props.items() if context.config else ():
         if key not in _OF_PLUGIN and _read(value) != _read(context.config.get(f"{package}:{key}")):
             # the value may be a credential
-            yield Wrong(path=key, value=NOT_SHOWN, message=f"must equal {package}:{key} in the stack's configuration")
+            yield PropertyProblem(
+                path=key, value=NOT_SHOWN, message=f"must equal {package}:{key} in the stack's configuration"
+            )
 
 
 def _read(value: Any) -> Any:
@@ -75,7 +79,7 @@ LISTED: Final = Rule(
     reason="A list of forbidden types is never complete; the list of types that the program creates is complete.",
     remedy="Remove it, or create it in a component of this repository and run `python -m scripts.policy_lists`.",
     judges="every resource of a plan: its type and the component that creates it; names and properties of providers",
-    of_one=_listed,
+    check_resource=_listed,
     parts=False,
     named=True,
 )

@@ -23,8 +23,8 @@ NOT_SHOWN: Final = _NotShown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
-    """An error in one property of a resource."""
+class PropertyProblem:
+    """What is wrong with one property of a resource."""
 
     path: str = ""
     """The property as the provider's schema names it: `networkInterfaces[0].associatePublicIpAddress`. Empty: the
@@ -79,7 +79,7 @@ _LONGEST_SHOWN = 120
 """Maximum number of characters of a value in a message. A policy or user data may have thousands."""
 
 
-OfOne = Callable[[Resource, Context], Iterable[Wrong]]
+OfOne = Callable[[Resource, Context], Iterable[PropertyProblem]]
 """Finds the errors of one resource, each with its property."""
 OfAll = Callable[[Sequence[Resource], Context], Iterable[Violation]]
 """Finds the violations of a whole plan."""
@@ -87,7 +87,7 @@ OfAll = Callable[[Sequence[Resource], Context], Iterable[Violation]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule. It checks each resource (`of_one`) or the whole plan (`of_all`)."""
+    """One rule. It checks each resource (`check_resource`) or the whole plan (`check_plan`)."""
 
     id: str
     reason: str
@@ -95,10 +95,10 @@ class Rule:
     remedy: str
     judges: str = ""
     """What the rule checks, for the documentation: types and properties."""
-    of_one: OfOne | None = None
-    of_all: OfAll | None = None
+    check_resource: OfOne | None = None
+    check_plan: OfAll | None = None
     parts: bool = True
-    """Whether `of_one` also checks embedded parts, such as a fleet's launch specifications."""
+    """Whether `check_resource` also checks embedded parts, such as a fleet's launch specifications."""
     named: bool = False
     """Whether an exception must name the type and one resource. An exception for all (`*`) would disable the rule."""
 
@@ -119,11 +119,11 @@ class Rule:
     def find(self, resources: Sequence[Resource], context: Context) -> list[Violation]:
         """Return all violations of this rule, regardless of exceptions."""
         found: list[Violation] = []
-        if self.of_one is not None:
+        if self.check_resource is not None:
             parts = (part for one in resources for part in (one.parts() if self.parts else (one,)))
-            found += [wrong.on(part) for part in parts for wrong in self.of_one(part, context)]
-        if self.of_all is not None:
-            found += self.of_all(resources, context)
+            found += [wrong.on(part) for part in parts for wrong in self.check_resource(part, context)]
+        if self.check_plan is not None:
+            found += self.check_plan(resources, context)
         return found
 
     def exception(self, violation: Violation, context: Context) -> "PolicyException | None":
@@ -132,7 +132,7 @@ class Rule:
 
     def excepts(self, resource: Resource, context: Context) -> bool:
         """Return whether an exception covers every violation of a resource today."""
-        return self.exception(Wrong(message="").on(resource), context) is not None
+        return self.exception(PropertyProblem(message="").on(resource), context) is not None
 
     def message(self, violation: Violation) -> str:
         """Return the message for operators: the error, the rule, why it matters, and the remedy."""

@@ -8,7 +8,7 @@ from gpufleet.domain.parsed import is_list
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource, is_false, is_true
 from policies.resource_types import is_excepted
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 _BUCKETS: Final = frozenset({"aws:s3/bucket:Bucket", "aws:s3/bucketV2:BucketV2"})
 _BLOCK: Final = "aws:s3/bucketPublicAccessBlock:BucketPublicAccessBlock"
@@ -53,21 +53,21 @@ _WRITTEN: Final = re.compile(r"fleet/fleet\.json|agents/[0-9a-f]{64}/gpufleet-no
 """All objects that the program writes: `PATH_IN_BUCKET` and `archive_key`."""
 
 
-def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
+def _open_storage(resource: Resource, context: Context) -> Iterator[PropertyProblem]:
     if resource.type in _WITH_ACL and (acl := resource.at("acl")) not in _PRIVATE:
-        yield Wrong(path="acl", value=acl, message="must be private")
+        yield PropertyProblem(path="acl", value=acl, message="must be private")
     if resource.type in _GCP_WITH_ACL and (acl := resource.at("predefinedAcl")) not in _GCP_PRIVATE:
-        yield Wrong(path="predefinedAcl", value=acl, message="must be private")
+        yield PropertyProblem(path="predefinedAcl", value=acl, message="must be private")
     if resource.type in _BUCKETS and (grants := resource.at("grants")) not in (None, []):
-        yield Wrong(path="grants", value=grants, message="must be left out; use roles and policies instead")
+        yield PropertyProblem(path="grants", value=grants, message="must be left out; use roles and policies instead")
     if resource.type in _BUCKETS and (copied := resource.at("replicationConfiguration")) not in (None, {}):
-        yield Wrong(
+        yield PropertyProblem(
             path="replicationConfiguration", value=copied, message="must be left out, because it copies all objects"
         )
     if (key := _OBJECTS.get(resource.type)) is not None and not is_excepted(resource, context):
         name = resource.at(key)
         if not (name is None or (isinstance(name, str) and _WRITTEN.fullmatch(name))):
-            yield Wrong(
+            yield PropertyProblem(
                 path=key,
                 value=name,
                 message="must be the fleet document or a node agent, because machines use other objects",
@@ -77,57 +77,61 @@ def _open_storage(resource: Resource, context: Context) -> Iterator[Wrong]:
         yield from judge(resource)
 
 
-def _block(block: Resource) -> Iterator[Wrong]:
+def _block(block: Resource) -> Iterator[PropertyProblem]:
     for key in _SHUT:
         if not is_true(value := block.at(key)):
-            yield Wrong(path=key, value=value, message="must be true")
+            yield PropertyProblem(path=key, value=value, message="must be true")
 
 
-def _versioning(versioning: Resource) -> Iterator[Wrong]:
+def _versioning(versioning: Resource) -> Iterator[PropertyProblem]:
     status = versioning.at("versioningConfiguration", "status")
     if status != "Enabled":
-        yield Wrong(
+        yield PropertyProblem(
             path="versioningConfiguration.status",
             value=status,
             message="must be Enabled, so that earlier versions can be restored",
         )
 
 
-def _queue(queue: Resource) -> Iterator[Wrong]:
+def _queue(queue: Resource) -> Iterator[PropertyProblem]:
     managed, key = queue.at("sqsManagedSseEnabled"), queue.at("kmsMasterKeyId")
     if (managed is UNKNOWN or is_false(managed)) and key in (None, ""):
-        yield Wrong(path="sqsManagedSseEnabled", value=managed, message="must be true, or kmsMasterKeyId must be set")
+        yield PropertyProblem(
+            path="sqsManagedSseEnabled", value=managed, message="must be true, or kmsMasterKeyId must be set"
+        )
 
 
-def _default_encryption(resource: Resource) -> Iterator[Wrong]:
+def _default_encryption(resource: Resource) -> Iterator[PropertyProblem]:
     rules = resource.at("rules")
     if not is_list(rules) or not rules:
-        yield Wrong(path="rules", value=rules, message="must name an algorithm")
+        yield PropertyProblem(path="rules", value=rules, message="must name an algorithm")
         return
     for index in range(len(rules)):
         algorithm = resource.at("rules", index, "applyServerSideEncryptionByDefault", "sseAlgorithm")
         if algorithm not in _ALGORITHMS:
             path = f"rules[{index}].applyServerSideEncryptionByDefault.sseAlgorithm"
-            yield Wrong(path=path, value=algorithm, message=f"must be one of {', '.join(_ALGORITHMS)}")
+            yield PropertyProblem(path=path, value=algorithm, message=f"must be one of {', '.join(_ALGORITHMS)}")
 
 
-def _google_bucket(bucket: Resource) -> Iterator[Wrong]:
+def _google_bucket(bucket: Resource) -> Iterator[PropertyProblem]:
     prevention = bucket.at("publicAccessPrevention")
     if prevention != "enforced":
-        yield Wrong(path="publicAccessPrevention", value=prevention, message="must be enforced, not inherited")
+        yield PropertyProblem(
+            path="publicAccessPrevention", value=prevention, message="must be enforced, not inherited"
+        )
     if not is_true(uniform := bucket.at("uniformBucketLevelAccess")):
-        yield Wrong(
+        yield PropertyProblem(
             path="uniformBucketLevelAccess",
             value=uniform,
             message="must be true; otherwise objects have their own access lists",
         )
     if not ((kept := bucket.at("versioning", "enabled")) is None or is_true(kept)):
-        yield Wrong(
+        yield PropertyProblem(
             path="versioning.enabled", value=kept, message="must be true, so that earlier versions can be restored"
         )
 
 
-_JUDGES: Final[Mapping[str, Callable[[Resource], Iterator[Wrong]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Resource], Iterator[PropertyProblem]]]] = {
     **dict.fromkeys(_BLOCKS, _block),
     **dict.fromkeys(_ENCRYPTION, _default_encryption),
     **dict.fromkeys(_VERSIONING, _versioning),
@@ -148,7 +152,7 @@ def _not_blocked(resources: Sequence[Resource], context: Context) -> Iterator[Vi
         # default
         if bucket.type in _BUCKETS and not is_blocked and not is_excepted(bucket, context):
             wrong = "the plan must contain a BucketPublicAccessBlock for it, with all four properties true"
-            yield Wrong(message=wrong).on(bucket)
+            yield PropertyProblem(message=wrong).on(bucket)
 
 
 RULES: Final = (
@@ -156,8 +160,8 @@ RULES: Final = (
         id="storage-closed",
         reason="A bucket contains what engines run and what clients asked; one access list entry can make it public.",
         remedy="Block public access in all four ways on AWS, and enforce public access prevention on Google Cloud.",
-        of_one=_open_storage,
-        of_all=_not_blocked,
+        check_resource=_open_storage,
+        check_plan=_not_blocked,
         judges=(
             "public access blocks, access lists, encryption, versions and replication of buckets; names of objects; "
             "queues. A bucket with an exception of resource-type-listed needs no public access block in the plan, "

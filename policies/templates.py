@@ -23,7 +23,7 @@ from policies.resource import (
     is_true,
     number,
 )
-from policies.rule import Rule, Violation, Wrong
+from policies.rule import PropertyProblem, Rule, Violation
 
 _SPOT_REQUEST: Final = "aws:ec2/spotInstanceRequest:SpotInstanceRequest"
 _TEMPLATES: Final = frozenset({LAUNCH_TEMPLATE, LAUNCH_CONFIGURATION, *GCP_TEMPLATES}) - GCP_COPIES
@@ -49,7 +49,7 @@ def _unlisted_templates(resources: Sequence[Resource], _: Context) -> Iterator[V
         for reference in _references(resource):
             key = reference.path.split(".")[0].split("[")[0]
             if wrong := _wrong(reference, templates, resource.depends.get(key, ())):
-                yield Wrong(path=reference.path, value=reference.value, message=wrong).on(resource)
+                yield PropertyProblem(path=reference.path, value=reference.value, message=wrong).on(resource)
 
 
 def _wrong(reference: _Reference, templates: PlanIndex, sources: Sequence[str]) -> str:
@@ -149,7 +149,7 @@ RULES: Final = (
         id="templates-in-plan",
         reason="A template sets addresses, disks and permissions, and the rules check only templates of the plan.",
         remedy="Create the template in the same program, and use its latest version.",
-        of_all=_unlisted_templates,
+        check_plan=_unlisted_templates,
         judges="templates, and their versions, of groups, fleets and instances, including overrides",
     ),
 )

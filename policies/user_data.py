@@ -14,7 +14,7 @@ from gpufleet.domain.parsed import is_map
 from gpufleet.domain.secrets import find_secrets
 from policies.context import Context
 from policies.resource import GCP_TEMPLATES, RUNS_INSTANCES, Resource
-from policies.rule import NOT_SHOWN, Rule, Wrong
+from policies.rule import NOT_SHOWN, PropertyProblem, Rule
 
 _DEEPEST: Final = 4
 """Maximum depth of nested encodings."""
@@ -120,7 +120,7 @@ def _decompressed(data: bytes, limit: _SizeLimit) -> bytes:
     return inner
 
 
-def _user_data(resource: Resource, _: Context) -> Iterator[Wrong]:
+def _user_data(resource: Resource, _: Context) -> Iterator[PropertyProblem]:
     for key, text in _given(resource):
         if isinstance(text, str):
             kinds: dict[str, None] = {}
@@ -129,9 +129,9 @@ def _user_data(resource: Resource, _: Context) -> Iterator[Wrong]:
                     kinds |= dict.fromkeys(find_secrets(inner))
             except TooMuchError:
                 message = f"contains more encoded text than the {_LARGEST // 1024**2} MiB that can be checked"
-                yield Wrong(path=key, value=NOT_SHOWN, message=message)
+                yield PropertyProblem(path=key, value=NOT_SHOWN, message=message)
             for kind in kinds:
-                yield Wrong(path=key, value=NOT_SHOWN, message=f"contains what looks like {kind}")
+                yield PropertyProblem(path=key, value=NOT_SHOWN, message=f"contains what looks like {kind}")
 
 
 def _given(resource: Resource) -> Iterator[tuple[str, Any]]:
@@ -153,6 +153,6 @@ RULES: Final = (
         reason="Everyone who may describe an instance can read its user data.",
         remedy="Replace the secret, store it in SSM Parameter Store or Secret Manager, and pass only its name.",
         judges="user data of templates and instances, and metadata on Google Cloud, also encoded and compressed text",
-        of_one=_user_data,
+        check_resource=_user_data,
     ),
 )

@@ -22,7 +22,7 @@ from gpufleet.domain.policies import IdlePolicy
 from replay.histories import ActivityHistory, Bools, Ints
 from replay.rows import CLOCKS, EPOCH
 from watchdogs import budgets
-from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePoolView, decide
 
 TIMERS: Final = {f"timer-{minutes}m": 60.0 * minutes for minutes in (15, 30, 45, 60, 75, 90)}
 NAMES: Final = ("own", *TIMERS)
@@ -103,7 +103,7 @@ def rule(name: str, activity: ActivityHistory, policy: IdlePolicy, cold_start: f
     cost of a stop.
     """
     if name == "own":
-        return LiveIdleRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
+        return ProductionIdleRule(activity=activity, policy=policy, cold_start=timedelta(seconds=cold_start))
     return FixedTimerRule(activity=activity, name=name, after=TIMERS[name])
 
 
@@ -174,7 +174,7 @@ class FixedTimerRule:
 
 
 @dataclass(slots=True)
-class LiveIdleRule:
+class ProductionIdleRule:
     """Runs production's `decide` on the data that production's watchdog would see.
 
     As in production, it evaluates only replicas that are marked or whose metrics are quiet over the whole window.
@@ -231,7 +231,7 @@ class LiveIdleRule:
         begins = float(self.activity.times[tick]) - self.policy.window.total_seconds() + CLOCKS
         return int(np.searchsorted(self.activity.times, begins, side="right"))
 
-    def _with_stops(self, pool: IdlePool, replica: int, tick: int) -> IdlePool:
+    def _with_stops(self, pool: IdlePoolView, replica: int, tick: int) -> IdlePoolView:
         """Return the pool with this replica's stops. Each replica is a separate pool with its own budgets."""
         day = self.policy.max_stops_per_day
         return replace(
@@ -274,7 +274,8 @@ def observed(
         evidence={name: _evidence(activity, replica, window, policy) for replica, name in names.items()},
         agents=dict.fromkeys(names.values(), READY),
         pools={
-            name: IdlePool(name=name, policy=policy, floor=0, target=1, needed=UNSCALED) for name in names.values()
+            name: IdlePoolView(name=name, policy=policy, floor=0, target=1, needed=UNSCALED)
+            for name in names.values()
         },
         budget=ChangeBudget(per_run=len(names), per_hour=len(names)),
         gpus_expected={MACHINE: 1},

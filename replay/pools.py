@@ -17,7 +17,7 @@ from gpufleet.domain.policies import IdlePolicy, ScalePolicy
 from replay.histories import ActivityHistory, Bools, Ints
 from replay.idle import IdleScore, ListedReplica, begin, last_work, moment, observed
 from replay.rows import origin
-from replay.sizers import OwnSizer, Sizer, sizer
+from replay.sizers import ProductionSizer, Sizer, sizer
 from watchdogs.idle.decide import decide
 
 GRAIN: Final = 1.0
@@ -38,8 +38,8 @@ def rule(name: str, pool: ActivityHistory, idle: IdlePolicy, scale: ScalePolicy,
     if name != "own":
         return SimpleRule(name, sizer(name, scale, cold_start))
     begins = origin(float(pool.times[0]))
-    own = OwnSizer(policy=scale, cold_start=cold_start, begins=begins, grain=GRAIN)
-    return LivePoolRule(sizer=own, pool=pool, idle=idle)
+    own = ProductionSizer(policy=scale, cold_start=cold_start, begins=begins, grain=GRAIN)
+    return ProductionPoolRule(sizer=own, pool=pool, idle=idle)
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class SimpleRule:
 
 
 @dataclass(slots=True)
-class LivePoolRule:
+class ProductionPoolRule:
     """The production rule: `decide` of the scale watchdog and `decide` of the idle watchdog."""
 
     sizer: Sizer

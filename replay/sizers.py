@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy
 from replay.rows import EPOCH
 from watchdogs.scale.decide import decide
-from watchdogs.scale.view import Demand, Pressure, ScalePool
+from watchdogs.scale.view import Demand, Pressure, ScalePoolView
 
 TIMERS: Final = {"timer-15m": 900.0, "timer-30m": 1800.0, "timer-60m": 3600.0}
 NAMES: Final = ("own", *TIMERS, "peak-root", "queue-threshold")
@@ -48,7 +48,7 @@ class Sizer(Protocol):
 def sizer(name: str, scale: ScalePolicy, cold_start: float, begins: datetime = EPOCH) -> Sizer:
     """Return the rule with that name, one of `NAMES`. `begins` is the start of the history."""
     if name == "own":
-        return OwnSizer(policy=scale, cold_start=cold_start, begins=begins)
+        return ProductionSizer(policy=scale, cold_start=cold_start, begins=begins)
     if name == "peak-root":
         return PeakRoot()
     return Threshold() if name == "queue-threshold" else HighestOf(span=TIMERS[name])
@@ -78,7 +78,7 @@ class Peak:
 
 
 @dataclass(slots=True)
-class OwnSizer:
+class ProductionSizer:
     """The scale watchdog's `decide` from production."""
 
     policy: ScalePolicy
@@ -95,7 +95,7 @@ class OwnSizer:
 
     def target(self, at: float, demand: float, ready: int, running: int, queue: Queue = EMPTY) -> int:
         work = demand if self.grain is None else needed(demand / self.grain) * self.grain
-        view = ScalePool(
+        view = ScalePoolView(
             name="replay",
             policy=self.policy,
             target=running if self._target is None else self._target,

@@ -26,7 +26,7 @@ from replay.rows import EPOCH, TraceError
 from watchdogs.budgets import HOUR
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.risk import ZoneHistory
 from watchdogs.spot.view_builder import LOOK_BACK
 
@@ -275,7 +275,7 @@ class LiveSpotRule:
         refused = min(LOOK_BACK, max(zones.TRY_AGAIN, self.policy.zone_backoff))
         self._events = [event for event in self._events if now - event.at < refused]
         self._ended = [at for at in self._ended if now - at <= HOUR]
-        self._taken = [boot for boot in self._taken if now - boot.last_seen_at < zones.YOUNG_SPAN]
+        self._taken = [boot for boot in self._taken if now - boot.last_seen_at < zones.PREEMPTION_DISCOUNT_SPAN]
         self._started = [at for at in self._started if now - at <= HOUR]
 
     def _note(self, group: str, kind: ActivityKind, now: datetime, machine: ReplayInstance | None) -> None:
@@ -284,7 +284,7 @@ class LiveSpotRule:
             Activity(id=f"{group}-{number}-{len(self._events)}", group=group, kind=kind, at=now, instance_id=number)
         )
 
-    def _view(self, state: RuleState, now: datetime) -> SpotPool:
+    def _view(self, state: RuleState, now: datetime) -> SpotPoolView:
         terms = state.terms
         held = Counter(machine.place for machine in state.machines)
         spots = [
@@ -306,7 +306,7 @@ class LiveSpotRule:
             desired=held[ON_DEMAND],
             max=MAX_INSTANCES,
         )
-        return SpotPool(
+        return SpotPoolView(
             name="replay",
             target=terms.target,
             spare=terms.spare,

@@ -11,7 +11,7 @@ from typing import Final
 from gpufleet.domain.model import Cloud
 from serving.instance_settings import InstanceSettings, to_json
 
-LARGEST: Final = 16 * 1024
+MAX_SCRIPT_BYTES: Final = 16 * 1024
 """Maximum size of user data on EC2, in bytes before Base64."""
 ARCHIVE_NAME: Final = "gpufleet-node.pyz"
 MIN_PYTHON: Final = (3, 11)
@@ -40,9 +40,9 @@ def render(settings: InstanceSettings, agent_sha256: str) -> str:
         python=MIN_PYTHON,
         python_words=".".join(map(str, MIN_PYTHON)),
     )
-    if len(script.encode()) > LARGEST:
+    if len(script.encode()) > MAX_SCRIPT_BYTES:
         raise UserDataError(
-            f"user data of pool {settings.pool} has {len(script.encode())} bytes; the limit is {LARGEST}: "
+            f"user data of pool {settings.pool} has {len(script.encode())} bytes; the limit is {MAX_SCRIPT_BYTES}: "
             "shorten engine args or env"
         )
     return script

@@ -75,7 +75,7 @@ def _place(settings: Settings) -> _Place:
                 cidr=given.cidr,
                 zones=settings.zones,
                 zone_prefix=given.zone_prefix,
-                way_out=given.internet == "nat",
+                nat_gateway=given.internet == "nat",
                 private_services=given.private_services,
                 registries=pools.registries(settings),
                 tags=common,

@@ -63,7 +63,9 @@ def _place(settings: Settings) -> _Place:
     common = labels({tags.ENVIRONMENT: settings.environment})
     given = settings.network
     if isinstance(given, MadeNetwork):
-        made = Network(prefix, NetworkArgs(region=settings.region, cidr=given.cidr, way_out=given.internet == "nat"))
+        made = Network(
+            prefix, NetworkArgs(region=settings.region, cidr=given.cidr, nat_gateway=given.internet == "nat")
+        )
         network_id, subnet = made.id, made.subnet_id
     else:
         # one subnet spans all zones of the region, whatever zone the settings list it under

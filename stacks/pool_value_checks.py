@@ -19,7 +19,7 @@ _SWITCHES: Final = frozenset({"", "0", "1", "true", "false"})
 """Values that switch an option on or off (`HF_HUB_DISABLE_IMPLICIT_TOKEN=1`). They are not secrets, whatever the
 variable's name.
 """
-LONGEST_DRAIN: Final = timedelta(hours=2) - timedelta(seconds=60)
+MAX_STOP_DEADLINE: Final = timedelta(hours=2) - timedelta(seconds=60)
 """Maximum drain time. A lifecycle hook of AWS waits two hours at most; one minute is margin."""
 FOR_WEIGHTS: Final = 0.9
 """Share of GPU memory that engines use by default, at most about this. The weights must fit into it."""
@@ -60,7 +60,7 @@ def _times(settings: Settings, pool: PoolSettings, path: str) -> Iterator[Proble
     if not deadline:
         remedy = "write the time that running requests may take, for example 90s"
         yield Problem(path=where, wrong="must be above 0s", value="0s", remedy=remedy)
-    elif deadline > LONGEST_DRAIN and settings.cloud is Cloud.AWS:
+    elif deadline > MAX_STOP_DEADLINE and settings.cloud is Cloud.AWS:
         wrong = "is longer than a lifecycle hook of AWS can wait, two hours less one minute"
         yield Problem(path=where, wrong=wrong, value=render_duration(deadline), remedy="write 119m or less")
     idle = pool.watchdogs.idle

@@ -22,9 +22,9 @@ from gpufleet.domain.model import Instance, Phase
 
 # durations
 
-BOOT_DEFAULT: Final = timedelta(minutes=6)
+DEFAULT_BOOT: Final = timedelta(minutes=6)
 """Expected duration before any boot was measured."""
-BOOT_MOST: Final = timedelta(hours=1)
+MAX_PLAUSIBLE_BOOT: Final = timedelta(hours=1)
 """Longer durations are not boots: an agent that restarts or switches its revision enters `ready` again, hours or days
 after the launch. A boot that really takes longer is only left out of the expected duration."""
 NEWEST: Final = 7
@@ -45,10 +45,10 @@ def durations(instances: Iterable[Instance], statuses: Mapping[str, AgentStatus]
 
 def is_boot(launched_at: datetime, ready_since: datetime | None) -> bool:
     """Whether an instance that became ready at `ready_since` can have done so by booting."""
-    return ready_since is not None and timedelta(0) < ready_since - launched_at <= BOOT_MOST
+    return ready_since is not None and timedelta(0) < ready_since - launched_at <= MAX_PLAUSIBLE_BOOT
 
 
-def expected(boots: Sequence[timedelta], otherwise: timedelta = BOOT_DEFAULT) -> timedelta:
+def expected(boots: Sequence[timedelta], otherwise: timedelta = DEFAULT_BOOT) -> timedelta:
     """The median; `otherwise` without boots."""
     return timedelta(seconds=statistics.median(boot.total_seconds() for boot in boots)) if boots else otherwise
 
@@ -242,4 +242,4 @@ def has_crashed(boot: Boot | None, instance: Instance, status: AgentStatus, limi
         return False
     if status.has_served or (boot is not None and boot.ready_at is not None):
         return True
-    return (status.phase_since or now) - instance.launched_at > max(BOOT_MOST, limit)
+    return (status.phase_since or now) - instance.launched_at > max(MAX_PLAUSIBLE_BOOT, limit)

@@ -60,7 +60,7 @@ class ExecutionRules:
     """Brake kinds that protect an instance. Groups and pools are protected by pauses only."""
     tag_keeps: bool = False
     """Whether the tag `keep-until` protects an instance."""
-    taken_anyway: frozenset[Reason] = frozenset()
+    ended_by_cloud_anyway: frozenset[Reason] = frozenset()
     """Reasons with which the cloud ends the instance anyway: only a pause, or a brake on the instance itself,
     prevents the drain before."""
     fails_alone: bool = True
@@ -185,7 +185,7 @@ class Executor:
         pool. `drains`: the instance drains already; a held target does not stop an end that has begun.
         """
         now = self._ports.clock.now()
-        rules, taken = self._rules, decision.reason in self._rules.taken_anyway
+        rules, taken = self._rules, decision.reason in self._rules.ended_by_cloud_anyway
         tagged = instance if rules.tag_keeps and not taken else None
         if tagged is not None and (kept := kept_by_tag(tagged, now)) is not None:
             return self.cancelled(decision, f"kept {kept}")

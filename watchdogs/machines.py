@@ -17,7 +17,7 @@ class MachineFacts:
     without_local_disks: frozenset[str]
 
 
-def known_of(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
+def machine_facts(cloud: Cloud, instances: Sequence[Instance]) -> MachineFacts:
     """The facts about the machine types of these instances. The GPU of a known machine type may be unknown."""
     names = {instance.machine_type for instance in instances}
     machines = {machine.name: machine for machine in catalogue.known(cloud, names)}

@@ -13,7 +13,7 @@ from gpufleet.domain.activity import Activity, CloudError, GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.clocks import Clock
-from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
+from gpufleet.domain.decisions import Decision, OpenAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus, Evidence
 from gpufleet.domain.last_lists import LastLists
@@ -221,7 +221,7 @@ class Ledger(Protocol):
         """Actions of a watchdog since then, oldest first."""
         ...
 
-    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
+    def open_attempts_since(self, watchdog: str, since: datetime) -> Mapping[str, OpenAttempts]:
         """By resource: ends and stops that failed or wait since then."""
         ...
 

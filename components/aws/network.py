@@ -20,7 +20,7 @@ class NetworkArgs:
     zones: tuple[str, ...]
     zone_prefix: int = 20
     """Prefix length of each zone's subnet, in bits."""
-    way_out: bool = False
+    nat_gateway: bool = False
     """Create one NAT gateway for all zones. AWS bills it per hour and per gigabyte."""
     private_services: tuple[str, ...] = ()
     """AWS services with an endpoint inside the network, for example `ssm`. AWS bills each per hour and zone."""
@@ -60,7 +60,7 @@ class Network(pulumi.ComponentResource):
         self.subnet_ids = {
             zone: self._subnet(zone, cidr, network, routes) for zone, cidr in zip(args.zones, cidrs, strict=True)
         }
-        if args.way_out:
+        if args.nat_gateway:
             self._internet_route(network, routes, outside)
         self._bucket_endpoint(network, routes)
         self._service_endpoints(network)
@@ -122,7 +122,7 @@ class Network(pulumi.ComponentResource):
             route_table_ids=[routes.id],
             # with a NAT gateway the policy would isolate nothing, and would break other S3 downloads in this region
             policy=None
-            if self._args.way_out
+            if self._args.nat_gateway
             else endpoints.of_s3(region=self._args.region, account=self._args.account, bucket=self._args.bucket),
             tags=self._named(f"{self._name}-s3"),
             opts=self._child,

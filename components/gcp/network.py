@@ -10,7 +10,7 @@ from pulumi_gcp import compute
 class NetworkArgs:
     region: str
     cidr: str
-    way_out: bool = False
+    nat_gateway: bool = False
     """Create one Cloud NAT for the region. Google bills it per hour, address and gigabyte."""
 
 
@@ -35,7 +35,7 @@ class Network(pulumi.ComponentResource):
             private_ip_google_access=True,
             opts=child,
         )
-        if args.way_out:
+        if args.nat_gateway:
             router = compute.Router(name, network=network.id, region=args.region, opts=child)
             compute.RouterNat(
                 name,

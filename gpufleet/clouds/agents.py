@@ -24,10 +24,10 @@ PORT: Final = 9500
 _AT_ONCE: Final = 32
 LIMIT_S: Final = 5.0
 """Time limit for a complete response. A compromised instance could otherwise block a run by sending single bytes."""
-LARGEST: Final = 1_000_000
+MAX_ANSWER_BYTES: Final = 1_000_000
 """Maximum size of a response, in bytes."""
 
-FARTHEST_CLOCK: Final = timedelta(hours=2)
+MAX_RETRY_SKEW: Final = timedelta(hours=2)
 """Maximum difference between an agent's clock and the local one. Beyond it, no order is signed with the agent's time.
 
 The response that contains the agent's time is not signed. An attacker on the network can therefore obtain an order
@@ -106,8 +106,8 @@ class NodeAgents:
         status, body = self._post(instance, self._now(), action)
         if status != HTTPStatus.ACCEPTED and (theirs := _clock_of(body)) is not None:
             off = theirs - self._now()
-            if abs(off) <= FARTHEST_CLOCK:
-                if abs(off) > orders.WINDOW:
+            if abs(off) <= MAX_RETRY_SKEW:
+                if abs(off) > orders.MAX_CLOCK_SKEW:
                     self._warn(
                         f"{instance.id}: its clock is {_ahead(off)} this machine's; the order is signed with its time"
                     )
@@ -149,14 +149,14 @@ class NodeAgents:
         return answer if answer is not None and answer.get("instance") == instance.id else None
 
     def _answer(self, method: str, url: str, **asked: Any) -> tuple[int, bytes]:
-        """HTTP status and complete body. Raises httpx.HTTPError, or ValueError if the body exceeds `LARGEST`."""
+        """HTTP status and whole body. Raises httpx.HTTPError, or ValueError for a body above `MAX_ANSWER_BYTES`."""
         body = bytearray()
         with self._client.stream(method, url, **asked) as response:
             # raw bytes: decompressed content may be a thousand times as long
             for part in response.iter_raw():
                 body += part
-                if len(body) > LARGEST:
-                    raise ValueError(f"it sent more than {LARGEST} bytes")
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise ValueError(f"it sent more than {MAX_ANSWER_BYTES} bytes")
         return response.status_code, bytes(body)
 
     def _url(self, instance: Instance, path: str) -> str:

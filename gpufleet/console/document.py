@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 from gpufleet.console.view import CostView, FleetView, InstanceView, PoolStatus, UnitCost
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 
 
 def document(view: FleetView) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def instance_row(instance: InstanceView) -> dict[str, Any]:
     }
 
 
-def act_row(act: Past) -> dict[str, Any]:
+def act_row(act: LedgerEntry) -> dict[str, Any]:
     """One decision or outcome."""
     return {
         "at": _time(act.at),

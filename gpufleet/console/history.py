@@ -11,7 +11,7 @@ from gpufleet.costs.forecast import Cost
 from gpufleet.costs.spend import Part, Spend
 from gpufleet.costs.waste import Waste
 from gpufleet.domain import money
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 
 MAX_SERIES: Final = 7
 """Parts with a colour of their own, those with the highest costs; the others are drawn as one."""
@@ -68,7 +68,7 @@ class CostHistory:
     known_until: datetime | None
     """The last complete pass of the cost watchdog; None: there was none."""
     intervals: Sequence[CostInterval]
-    acts: Sequence[Past] = ()
+    acts: Sequence[LedgerEntry] = ()
     """The last actions of the period, newest first."""
     waste: Sequence[Waste] = ()
     """Of the last 24 hours, the most expensive first."""

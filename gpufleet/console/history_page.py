@@ -18,7 +18,7 @@ from gpufleet.console.view import FleetView, InstanceView
 from gpufleet.costs.waste import Waste, WasteCause
 from gpufleet.domain import money
 from gpufleet.domain.brakes import Brake, BrakeKind
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 
 UNKNOWN: Final = "not known"
 MAX_NAMES: Final = 200
@@ -316,13 +316,13 @@ def _timeline(view: FleetView, found: CostHistory) -> str:
     return f'<div class="lanes" aria-hidden="true">{picture}</div>{_folded(names, rows, cards=True)}'
 
 
-def _place(found: CostHistory, act: Past) -> float:
+def _place(found: CostHistory, act: LedgerEntry) -> float:
     """Where a moment is in the chart of costs, in percent of its width: all its columns have the same width."""
     passed = (act.at - found.intervals[0].start) / found.period.step
     return max(0.0, min(passed / len(found.intervals), 1.0)) * 100
 
 
-def _about(act: Past) -> str:
+def _about(act: LedgerEntry) -> str:
     decision = act.decision
     return (
         f"{act.at:%d %b %H:%M} UTC {act.watchdog}: {decision.action.sentence} {decision.resource} ({decision.reason})"

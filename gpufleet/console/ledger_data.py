@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy import Engine, and_, func, or_, select
 
 from gpufleet.console.view import CostView, UnitCost
-from gpufleet.domain.decisions import OutcomeKind, Past, Reason
+from gpufleet.domain.decisions import LedgerEntry, OutcomeKind, Reason
 from gpufleet.ledger import decisions, history, operations
 from gpufleet.ledger.facts import EndCause
 from gpufleet.ledger.sums import CostSum, Span, read_sums
@@ -26,7 +26,7 @@ def targets(engine: Engine, fleet: str) -> Mapping[str, int]:
     return {row.pool: row.value for row in operations.targets(engine, fleet)}
 
 
-def about(engine: Engine, fleet: str, resource: str) -> Sequence[Past]:
+def about(engine: Engine, fleet: str, resource: str) -> Sequence[LedgerEntry]:
     """Every decision and outcome about one resource, newest first."""
     return decisions.history(engine, fleet, resource)[::-1]
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from gpufleet.console import markup, text
 from gpufleet.console.view import FleetView, InstanceView, PoolStatus, sum_of_known
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 
@@ -59,7 +59,7 @@ def instances(view: FleetView, pool: str | None, start: int) -> str:
     return markup.page(f"{pool or 'instances'}: {view.name}", body)
 
 
-def instance(view: FleetView, found: InstanceView, acts: Sequence[Past], stamp: str) -> str:
+def instance(view: FleetView, found: InstanceView, acts: Sequence[LedgerEntry], stamp: str) -> str:
     """One instance and every decision about it."""
     signals = found.signals
     numbers = _numbers(
@@ -296,7 +296,7 @@ def _steps(view: FleetView, pool: str | None, start: int, total: int) -> str:
     return f"<p>{start + 1} to {min(start + PER_PAGE, total)} of {total} {' '.join(links)}</p>"
 
 
-def _acts(acts: Sequence[Past], now: datetime, none: str) -> str:
+def _acts(acts: Sequence[LedgerEntry], now: datetime, none: str) -> str:
     if not acts:
         return f'<p class="soft">{none}</p>'
     names = ("when", "watchdog", "what", "outcome", "why")

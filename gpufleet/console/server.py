@@ -17,7 +17,7 @@ from gpufleet.console.alerts import MAX_BYTES, AlertMessage, WebhookError, read
 from gpufleet.console.document import document
 from gpufleet.console.history import CostHistory, Grouping, Period
 from gpufleet.console.view import FleetView, InstanceView
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.domain.loopback import FOREIGN_MESSAGES, foreign
 from gpufleet.http_server import Answer, Handler, HttpRequest, HttpServer, RequestError, Routes, ServerLimits
 from gpufleet.logs import SILENT, Log
@@ -57,7 +57,7 @@ class ConsoleData(Protocol):
         """The view of every fleet, at most some seconds old."""
         ...
 
-    def about(self, view: FleetView, instance: str) -> Sequence[Past]:
+    def about(self, view: FleetView, instance: str) -> Sequence[LedgerEntry]:
         """Every decision about one instance."""
         ...
 

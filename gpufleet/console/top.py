@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gpufleet.console import text
 from gpufleet.console.view import FleetView, InstanceView
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.domain.durations import approximate
 
 HELP: Final = "s sort  p pool  up/down choose  enter decisions  esc back  q quit"
@@ -75,7 +75,7 @@ def after_key(screen: Screen, key: str, views: Sequence[FleetView]) -> Screen:
     return screen
 
 
-def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past], lines: int) -> RenderableType:
+def draw(screen: Screen, views: Sequence[FleetView], acts: Sequence[LedgerEntry], lines: int) -> RenderableType:
     """The whole screen, with at most `lines` instances."""
     if screen.chosen:
         return _one(screen, views, acts)
@@ -139,7 +139,7 @@ def _cells(view: FleetView, one: InstanceView) -> list[Text]:
     ]
 
 
-def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[Past]) -> RenderableType:
+def _one(screen: Screen, views: Sequence[FleetView], acts: Sequence[LedgerEntry]) -> RenderableType:
     found = next(((view, one) for view, one in rows(Screen(), views) if one.id == screen.chosen), None)
     if found is None:
         return Group(

@@ -10,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Past
+from gpufleet.domain.decisions import LedgerEntry
 from gpufleet.domain.model import CapacityType, Instance, Phase, fleet_name
 from gpufleet.domain.ownership import owning_pool
 from gpufleet.settings.document import FleetDocument, Pool
@@ -154,7 +154,7 @@ class AlertView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarketView:
+class SpotPriceView:
     """A spot price next to its on-demand price."""
 
     zone: str
@@ -178,14 +178,14 @@ class FleetData:
     """False: the targets, brakes, decisions and costs are unknown, not none."""
     targets: Mapping[str, int] = field(default_factory=dict[str, int])
     brakes: Sequence[Brake] = ()
-    acts: Sequence[Past] = ()
+    acts: Sequence[LedgerEntry] = ()
     reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps instances to the watchdog that marked or drains it, and the reason."""
     last_seen: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
     """Maps watchdogs to the time of their last record."""
     hour: CostView | None = None
     today: CostView | None = None
-    market: Sequence[MarketView] = ()
+    market: Sequence[SpotPriceView] = ()
     problems: Sequence[str] = ()
 
 

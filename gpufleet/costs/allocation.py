@@ -344,7 +344,7 @@ def unused(
                 continue
             for own, since_then, until_then in parts_by_owner(paid, facts.whose or facts.periods, begin, finish):
                 for price, first, last in pricing.of_reservation(own, since_then, until_then):
-                    yield _idle_declared(own, free, _declared_share(own, price), first, last)
+                    yield _unused_charge(own, free, _declared_share(own, price), first, last)
 
 
 def _declared_share(paid: Reservation, price: Price | None) -> Price | None:
@@ -356,7 +356,7 @@ def _declared_share(paid: Reservation, price: Price | None) -> Price | None:
     return _rated(price, usd, f"{paid.seats} of {paid.instances} instances declared")
 
 
-def _idle_declared(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
+def _unused_charge(paid: Reservation, free: int, price: Price | None, start: datetime, end: datetime) -> Charge:
     duration = (end - start) * free
     return Charge(
         kind=ChargeKind.RESERVATION,

@@ -13,7 +13,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from gpufleet.ledger.closed_periods import Confirmed
+from gpufleet.ledger.closed_periods import BillConfirmation
 from gpufleet.ledger.facts import ActivityHour, CostPass, Reservation, Run
 from gpufleet.ledger.slots import SLOTS
 from gpufleet.ledger.teams import Interval
@@ -44,7 +44,7 @@ def content_of(closing: Closing) -> str:
     return _closing().dump_json(closing).decode()
 
 
-def read(confirmed: Iterable[Confirmed]) -> list[Closing]:
+def read(confirmed: Iterable[BillConfirmation]) -> list[Closing]:
     """The closed spans among them, oldest first. Raises ValueError for malformed content."""
     found = [_closing().validate_json(one.facts) for one in confirmed if one.facts is not None]
     return sorted(found, key=lambda one: one.since)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from gpufleet.costs.commitments import Coverage, DeclaredCosts
 from gpufleet.costs.pricing import EVER, FOREVER, PricingPeriod
 from gpufleet.domain.prices import Price
-from gpufleet.ledger.closed_periods import Confirmed
+from gpufleet.ledger.closed_periods import BillConfirmation
 from gpufleet.ledger.declared import Declaration
 from gpufleet.ledger.facts import Run
 from gpufleet.prices.book import PriceBook, PricedInterval, Sku
@@ -60,12 +60,14 @@ def closing_prices(known: Iterable[PricingPeriod], since: datetime, until: datet
 class Declarations:
     """The declarations of a ledger, with the price book of each."""
 
-    def __init__(self, kept: Sequence[StoredDeclaration], closed: Sequence[Confirmed], book: PriceBook) -> None:
+    def __init__(
+        self, kept: Sequence[StoredDeclaration], closed: Sequence[BillConfirmation], book: PriceBook
+    ) -> None:
         """`closed`: bills in the order of their arrival. `book`: prices other than the stated ones."""
         self._kept, self._book = kept, book
         self._closed = [one for one in closed if one.prices is not None]
         self._open_prices: dict[int, PriceBook] = {}
-        self._closed_prices: dict[tuple[int, Confirmed], PriceBook] = {}
+        self._closed_prices: dict[tuple[int, BillConfirmation], PriceBook] = {}
 
     def periods(self, runs: Sequence[Run], since: datetime, until: datetime) -> list[PricingPeriod]:
         """Pricing periods that cover all of time, cut at changed declarations and at closed spans.

@@ -29,7 +29,7 @@ from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import declared as ledger_declared
 from gpufleet.ledger import history, rollups, units
-from gpufleet.ledger.closed_periods import Confirmed, closed_periods
+from gpufleet.ledger.closed_periods import BillConfirmation, closed_periods
 from gpufleet.ledger.energy import energy_uses
 from gpufleet.ledger.facts import CostPass, Reservation, Run
 from gpufleet.ledger.reservations import reservations
@@ -154,11 +154,11 @@ class CostQuery:
             reservations=known.facts.reservations,
         )
 
-    def closed(self, since: datetime, until: datetime) -> list[Confirmed]:
+    def closed(self, since: datetime, until: datetime) -> list[BillConfirmation]:
         """The bills that closed parts of the window, oldest span first."""
         return [one for one in self._bills(since, until) if one.facts is not None]
 
-    def _bills(self, since: datetime, until: datetime) -> list[Confirmed]:
+    def _bills(self, since: datetime, until: datetime) -> list[BillConfirmation]:
         return [one for one in self._confirmed if one.since < until and one.until > since]
 
     def uncollected(self, since: datetime, horizon: datetime) -> list[Interval]:

@@ -22,7 +22,7 @@ from gpufleet.costs.uncertainty import UnknownCause, UnknownSpan, unknown_spans
 from gpufleet.domain import money
 from gpufleet.domain.prices import Price
 from gpufleet.ledger import teams as ledger_teams
-from gpufleet.ledger.closed_periods import Confirmed
+from gpufleet.ledger.closed_periods import BillConfirmation
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.facts import CostPass, Reservation, Run
 from gpufleet.ledger.teams import Interval, TeamUse
@@ -143,7 +143,7 @@ class WindowFacts:
     last: CostPass | None
     begun: datetime | None = None
     """The first complete pass."""
-    confirmed: Sequence[Confirmed] = ()
+    confirmed: Sequence[BillConfirmation] = ()
     """The bills that confirm parts of the window."""
     gaps: Sequence[Interval] = ()
     """Spans of the window without a pass, long enough for instances to start and end unobserved."""
@@ -318,14 +318,14 @@ def _regrouped(
     return found
 
 
-def _is_frozen(one: Confirmed, confirmed: Iterable[Confirmed]) -> bool:
+def _is_frozen(one: BillConfirmation, confirmed: Iterable[BillConfirmation]) -> bool:
     """Whether this bill, or another that covers its span, closed the span."""
     return any(
         other.facts is not None and other.since <= one.since and one.until <= other.until for other in confirmed
     )
 
 
-def _covered(scope: ReportScope, confirmed: Iterable[Confirmed]) -> bool:
+def _covered(scope: ReportScope, confirmed: Iterable[BillConfirmation]) -> bool:
     """Whether bills confirm the whole window."""
     at = scope.since
     for one in confirmed:  # in the order of their start

@@ -249,16 +249,16 @@ def _machines() -> dict[tuple[Cloud, str], MachineType]:
     return found
 
 
-WORKING_WATTS: Final = 0.6
+WORKING_POWER_SHARE: Final = 0.6
 """Share of a GPU's rated power that an idle GPU never draws (an idle L4 with a loaded model draws about 0.4)."""
 LARGE_WATTS: Final = 250.0
-WORKING_WATTS_OF_LARGE: Final = 0.4
+WORKING_POWER_SHARE_OF_LARGE: Final = 0.4
 """The same for GPUs rated at `LARGE_WATTS` or more: idle with a loaded model, they draw a fifth to a quarter."""
 
 
 def working_watts(rated: float) -> float:
     """Return the power in W that an idle GPU with this rated power never draws."""
-    return rated * (WORKING_WATTS_OF_LARGE if rated >= LARGE_WATTS else WORKING_WATTS)
+    return rated * (WORKING_POWER_SHARE_OF_LARGE if rated >= LARGE_WATTS else WORKING_POWER_SHARE)
 
 
 def rated_watts(cloud: Cloud, machine_type: str) -> float | None:

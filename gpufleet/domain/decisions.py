@@ -268,15 +268,15 @@ class PastAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAttempts:
-    """Failed attempts to terminate or stop a resource."""
+class OpenAttempts:
+    """Attempts to terminate or stop a resource that failed or still wait."""
 
     first: datetime
     last: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class LedgerEntry:
     """A past decision, or its outcome."""
 
     at: datetime

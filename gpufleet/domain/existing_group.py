@@ -40,7 +40,7 @@ class GroupMember:
     machine_type: str
     capacity_type: CapacityType
     state: str
-    """Lifecycle state in the group, as InService."""
+    """Lifecycle state in the group, such as `InService`."""
     protected: bool = False
     """Whether a smaller size does not end it."""
 
@@ -74,7 +74,7 @@ class ExistingGroup:
     """None: no mixed instances policy."""
     machine_types: tuple[str, ...]
     market: str = ""
-    """Purchase option of the launch template: ``, spot or capacity-block."""
+    """Purchase option of the launch template: `spot`, `capacity-block`, or empty for on-demand."""
     reservation: str = ""
     """Reservation that the launch template names."""
     weighted: bool = False

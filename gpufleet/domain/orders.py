@@ -23,13 +23,13 @@ PATH: Final = "/orders"
 """Path in the agent's HTTP API to which orders are posted."""
 SCHEME: Final = "GPUFleet-Order"
 """Scheme of the header: `Authorization: GPUFleet-Order FINGERPRINT SIGNATURE`, with the signature in base64."""
-LARGEST: Final = 4096
+MAX_BODY_BYTES: Final = 4096
 """Maximum bytes of a body."""
-WINDOW: Final = timedelta(minutes=5)
+MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 """Maximum difference between an order's time and the agent's clock, in both directions."""
-LONGEST_DRAIN: Final = timedelta(hours=24)
-_LONGEST_REASON: Final = 200
-_LONGEST_HEADER: Final = 1024
+MAX_DRAIN: Final = timedelta(hours=24)
+_MAX_REASON_CHARS: Final = 200
+_MAX_HEADER_CHARS: Final = 1024
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(rf"{SCHEME} ([0-9a-f]{{64}}) ([A-Za-z0-9+/]{{100,}}={{0,2}})")
@@ -125,7 +125,7 @@ def header(claim: Claim) -> str:
 
 def read_header(value: str) -> Claim:
     """Parse the header. Raises OrderRefusedError."""
-    found = _HEADER.fullmatch(value) if len(value) <= _LONGEST_HEADER else None
+    found = _HEADER.fullmatch(value) if len(value) <= _MAX_HEADER_CHARS else None
     try:
         if found is None:
             raise ValueError(value)
@@ -183,13 +183,13 @@ def _reason(found: Mapping[str, Any]) -> str:
     reason = found["reason"]
     if not isinstance(reason, str) or not reason.strip() or not reason.isprintable():
         raise ValueError("reason: expected one line of printable text")
-    return reason[:_LONGEST_REASON]
+    return reason[:_MAX_REASON_CHARS]
 
 
 def _deadline(found: Mapping[str, Any]) -> timedelta:
     seconds = found["deadline_s"]
     whole = isinstance(seconds, int) and not isinstance(seconds, bool)
-    if not whole or not 0 <= seconds <= LONGEST_DRAIN.total_seconds():
+    if not whole or not 0 <= seconds <= MAX_DRAIN.total_seconds():
         raise ValueError(f"deadline_s: is {seconds!r}, must be whole seconds, a day at most")
     return timedelta(seconds=seconds)
 

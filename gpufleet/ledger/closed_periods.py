@@ -12,7 +12,7 @@ from gpufleet.ledger.teams import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmed:
+class BillConfirmation:
     """The confirmation of a span's costs by a bill."""
 
     fleet: str
@@ -30,7 +30,7 @@ class Confirmed:
     """The facts of the span, as JSON (`gpufleet.costs.closing`); None: of a release that did not keep them."""
 
 
-def add_closed_period(connection: Connection, final: Confirmed) -> None:
+def add_closed_period(connection: Connection, final: BillConfirmation) -> None:
     """Write a confirmation, once per bill and span. A row of a release that did not store prices and facts gets them
     now.
     """
@@ -41,7 +41,7 @@ def add_closed_period(connection: Connection, final: Confirmed) -> None:
     connection.execute(update(CLOSED_PERIODS).where(*same, CLOSED_PERIODS.c.facts.is_(None)).values(closing))
 
 
-def closed_periods(connection: Connection, fleet: str, since: datetime, until: datetime) -> list[Confirmed]:
+def closed_periods(connection: Connection, fleet: str, since: datetime, until: datetime) -> list[BillConfirmation]:
     """Confirmations that overlap a span, oldest span first, then oldest bill first."""
     statement = (
         select(CLOSED_PERIODS)
@@ -49,7 +49,7 @@ def closed_periods(connection: Connection, fleet: str, since: datetime, until: d
         .order_by(CLOSED_PERIODS.c.since, CLOSED_PERIODS.c.until, CLOSED_PERIODS.c.at)
     )
     names = [column.name for column in CLOSED_PERIODS.columns]
-    return [Confirmed(**{name: getattr(row, name) for name in names}) for row in connection.execute(statement)]
+    return [BillConfirmation(**{name: getattr(row, name) for name in names}) for row in connection.execute(statement)]
 
 
 def closed_spans(connection: Connection, fleet: str) -> list[Interval]:

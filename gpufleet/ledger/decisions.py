@@ -23,11 +23,11 @@ from gpufleet.domain.decisions import (
     UNOBSERVED,
     Action,
     Decision,
-    FailedAttempts,
     KeptUnobserved,
+    LedgerEntry,
+    OpenAttempts,
     Outcome,
     OutcomeKind,
-    Past,
     PastAction,
     Reason,
 )
@@ -195,7 +195,7 @@ def done_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> tu
         )
 
 
-def failed_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, FailedAttempts]:
+def open_attempts_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> dict[str, OpenAttempts]:
     """By resource: the first and the last end or stop since then that failed, or waits (`OPEN_KINDS`)."""
     with engine.connect() as connection:
         rows = connection.execute(
@@ -209,12 +209,12 @@ def failed_since(engine: Engine, fleet: str, watchdog: str, since: datetime) -> 
             )
             .group_by(OUTCOMES.c.resource)
         )
-        return {row[0]: FailedAttempts(first=row[1], last=row[2]) for row in rows}
+        return {row[0]: OpenAttempts(first=row[1], last=row[2]) for row in rows}
 
 
-def history(engine: Engine, fleet: str, resource: str) -> tuple[Past, ...]:
+def history(engine: Engine, fleet: str, resource: str) -> tuple[LedgerEntry, ...]:
     """Every decision about a resource and every outcome, oldest first. For a pool: of all its resources."""
-    found: list[Past] = []
+    found: list[LedgerEntry] = []
     with engine.connect() as connection:
         for table in (DECISIONS, OUTCOMES):
             of = or_(table.c.resource == resource, table.c.pool == resource)
@@ -243,7 +243,7 @@ def kept_unobserved(connection: Connection, fleet: str, until: datetime) -> tupl
     return tuple(sorted([*found, *open_.values()], key=lambda one: (one.since, one.instance_id)))
 
 
-def last_outcomes(engine: Engine, fleet: str, most: int, since: datetime | None = None) -> tuple[Past, ...]:
+def last_outcomes(engine: Engine, fleet: str, most: int, since: datetime | None = None) -> tuple[LedgerEntry, ...]:
     """The last outcomes of a fleet, newest first."""
     statement = select(OUTCOMES).where(OUTCOMES.c.fleet == fleet).order_by(OUTCOMES.c.id.desc()).limit(most)
     if since is not None:
@@ -252,12 +252,12 @@ def last_outcomes(engine: Engine, fleet: str, most: int, since: datetime | None 
         return tuple(_done(row) for row in connection.execute(statement))
 
 
-def _decided(row: Any) -> Past:
+def _decided(row: Any) -> LedgerEntry:
     values = {column.name: getattr(row, column.name) for column in DECISIONS.columns}
-    return Past(at=row.at, watchdog=row.watchdog, decision=_from_values(values), outcome=None)
+    return LedgerEntry(at=row.at, watchdog=row.watchdog, decision=_from_values(values), outcome=None)
 
 
-def _done(row: Any) -> Past:
+def _done(row: Any) -> LedgerEntry:
     decision = Decision(
         resource=row.resource,
         pool=row.pool,
@@ -266,7 +266,7 @@ def _done(row: Any) -> Past:
         usd_per_hour=row.usd_per_hour,
     )
     outcome = Outcome(decision=decision, kind=OutcomeKind(row.kind), detail=row.detail, error=row.error)
-    return Past(at=row.at, watchdog=row.watchdog, decision=decision, outcome=outcome)
+    return LedgerEntry(at=row.at, watchdog=row.watchdog, decision=decision, outcome=outcome)
 
 
 def _sizes(decision: Decision) -> str:

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from gpufleet.domain.activity import GroupActivities
 from gpufleet.domain.boots import Boot
 from gpufleet.domain.brakes import Brake
-from gpufleet.domain.decisions import Decision, FailedAttempts, Outcome, PastAction, Plan, Target
+from gpufleet.domain.decisions import Decision, OpenAttempts, Outcome, PastAction, Plan, Target
 from gpufleet.domain.last_lists import LastLists
 from gpufleet.ledger import decisions, operations
 from gpufleet.ledger.activities import note_activities, read_activities
@@ -75,8 +75,8 @@ class FleetLedger:
     def done_since(self, watchdog: str, since: datetime) -> Sequence[PastAction]:
         return decisions.done_since(self._engine, self._fleet, watchdog, since)
 
-    def failed_since(self, watchdog: str, since: datetime) -> Mapping[str, FailedAttempts]:
-        return decisions.failed_since(self._engine, self._fleet, watchdog, since)
+    def open_attempts_since(self, watchdog: str, since: datetime) -> Mapping[str, OpenAttempts]:
+        return decisions.open_attempts_since(self._engine, self._fleet, watchdog, since)
 
     def boots(self) -> Sequence[Boot]:
         return read_boots(self._engine, self._fleet)

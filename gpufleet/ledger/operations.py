@@ -131,7 +131,7 @@ def target_moves(engine: Engine, fleet: str, pool: str) -> tuple[TargetMove, ...
 
 def _is_held(connection: Connection, fleet: str, pool: str, now: datetime) -> bool:
     """Whether a person holds a pool's target."""
-    held = _open_brakes(fleet, now).where(_acts_as(BrakeKind.TARGET), BRAKES.c.scope == pool)
+    held = _open_brakes(fleet, now).where(_counts_as(BrakeKind.TARGET), BRAKES.c.scope == pool)
     return connection.execute(held).first() is not None
 
 
@@ -298,8 +298,8 @@ def brakes(engine: Engine, fleet: str, now: datetime) -> Sequence[Brake]:
         )
 
 
-def _acts_as(kind: BrakeKind) -> ColumnElement[bool]:
-    """The same condition as `Brake.acts_as`."""
+def _counts_as(kind: BrakeKind) -> ColumnElement[bool]:
+    """The same condition as `Brake.counts_as`."""
     return or_(BRAKES.c.kind == kind, BRAKES.c.kind.not_in(BrakeKind))
 
 

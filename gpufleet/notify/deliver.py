@@ -30,7 +30,7 @@ FAILED_LOOK_UPS: Final = 12
 MAX_UNCLEAR: Final = 60
 """Attempts after which an unconfirmed message is given up (`gpufleet slack retry` sends it again)."""
 FIRST_WAIT: Final = timedelta(seconds=1)
-LONGEST_WAIT: Final = timedelta(minutes=5)
+MAX_RETRY_DELAY: Final = timedelta(minutes=5)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class Delivery:
         """The time of the next attempt: as the receiver requested, else with a doubled delay."""
         if asked is not None:
             return self.now() + asked
-        return self.now() + min(FIRST_WAIT * 2 ** min(taken.attempts, 10), LONGEST_WAIT)
+        return self.now() + min(FIRST_WAIT * 2 ** min(taken.attempts, 10), MAX_RETRY_DELAY)
 
 
 def deliver(engine: Engine, receiver: Receiver, now: Callable[[], datetime]) -> Delivered:

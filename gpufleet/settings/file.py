@@ -8,7 +8,7 @@ import yaml
 
 from gpufleet.domain.parsed import is_list, is_map
 
-LARGEST: Final = 1024 * 1024
+MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_VALUES: Final = 100_000
 """Maximum number of values in a settings file after its aliases are expanded."""
 
@@ -20,7 +20,7 @@ class FileError(Exception):
 def read_config(path: Path) -> Mapping[str, Any]:
     """Return the `config:` map of a settings file. Raises FileError."""
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise FileError(f"{path}: is larger than 1 MiB, so it is not a settings file")
         raw: Any = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # noqa: S506 - a safe loader
         _unfold(raw, {}, ())

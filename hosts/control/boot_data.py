@@ -11,7 +11,7 @@ from typing import Final
 from gpufleet.domain.model import Cloud
 from hosts.control import bundle, paths
 from hosts.control.settings import ControlSettings
-from serving.user_data import FETCH, LARGEST, UserDataError
+from serving.user_data import FETCH, MAX_SCRIPT_BYTES, UserDataError
 
 
 def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) -> str:
@@ -29,9 +29,10 @@ def render(settings: ControlSettings, cloud: Cloud, region: str, sha256: str) ->
         releases=paths.RELEASES,
         current=paths.CURRENT,
     )
-    if len(script.encode()) > LARGEST:
+    if len(script.encode()) > MAX_SCRIPT_BYTES:
         raise UserDataError(
-            f"boot data of the control host have {len(script.encode())} bytes; the cloud accepts at most {LARGEST}"
+            f"boot data of the control host have {len(script.encode())} bytes;"
+            f" the cloud accepts at most {MAX_SCRIPT_BYTES}"
         )
     return script
 

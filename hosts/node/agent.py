@@ -169,12 +169,12 @@ class Agent:
         self._repair(now, self._unwell_since)
 
     def _log_health(self, well: bool, now: datetime) -> None:
-        if well and not self.state.engine_well:
+        if well and not self.state.engine_healthy:
             unwell_s = (now - (self._unwell_since or now)).total_seconds()
             self.state.log.info("engine", outcome="healthy", duration_s=unwell_s)
-        elif self.state.engine_well and not well:
+        elif self.state.engine_healthy and not well:
             self.state.log.warning("engine", outcome="unhealthy")
-        self.state.engine_well = well
+        self.state.engine_healthy = well
 
     def _repair(self, now: datetime, unwell_since: datetime) -> None:
         """Restart an engine that systemd no longer restarts. Fail the instance after too many starts or too long."""

@@ -16,7 +16,7 @@ from hosts.node.ports import (
     CloudServices,
     Disks,
     EngineClient,
-    HopelessError,
+    PermanentError,
     StepError,
     StoppedError,
     Units,
@@ -90,7 +90,7 @@ class BootSequence:
         except StepError as error:
             self.state.enter(Phase.FAILED, str(error))
             return False
-        self.state.engine_well = True
+        self.state.engine_healthy = True
         self.state.enter(Phase.READY)
         return True
 
@@ -102,7 +102,7 @@ class BootSequence:
         self.lease.enter_context(Cache(self.cache_root).lease(digest))
         self._run_step(Phase.ENGINE, self._engine, limits.engine)
         self._run_step(Phase.WARM_UP, self._warm_up, limits.warm_up)
-        self.state.engine_well = True
+        self.state.engine_healthy = True
         self.state.enter(Phase.READY)
 
     def _adopt_running_engine(self) -> bool:
@@ -125,7 +125,7 @@ class BootSequence:
         self._adapters = found
         for digest in (state.digest, *served.values()):
             self.lease.enter_context(cache.lease(digest))
-        state.engine_well = True
+        state.engine_healthy = True
         state.enter(Phase.READY)
         return True
 
@@ -143,7 +143,7 @@ class BootSequence:
             step.attempts += 1
             try:
                 action(deadline)
-            except HopelessError as error:
+            except PermanentError as error:
                 self._end_step(step, str(error))
                 raise
             except StepError as error:
@@ -170,9 +170,9 @@ class BootSequence:
             self.services.sleep(_LOOK_AGAIN_S)
 
     def _check_driver(self) -> None:
-        """Raise HopelessError if the driver is missing or too old. An unknown version does not prevent the boot."""
+        """Raise PermanentError if the driver is missing or too old. An unknown version does not prevent the boot."""
         if why := driver.why_unusable(self.services.root, self._accelerator.launch, self.settings.engine):
-            raise HopelessError(why)
+            raise PermanentError(why)
 
     def _disks(self, _deadline: datetime) -> None:
         mount_point = str(PurePosixPath(self.settings.cache_dir).parent)
@@ -191,7 +191,7 @@ class BootSequence:
             digests[name], self._adapters[name] = self._fetched(model, what, deadline)
             self.lease.enter_context(cache.lease(digests[name]))
             if not (self._adapters[name] / ADAPTER_CONFIG).is_file():
-                raise HopelessError(f"{what}: has no {ADAPTER_CONFIG}; publish a LoRA adapter in the format of PEFT")
+                raise PermanentError(f"{what}: has no {ADAPTER_CONFIG}; publish a LoRA adapter in the format of PEFT")
         self.state.serve_adapters(digests)
 
     def _fetched(
@@ -220,7 +220,7 @@ class BootSequence:
             serve(digest)
             return digest, self.bring(sync, digest, progress)
         except (NoSpaceError, ManifestError) as error:
-            raise HopelessError(f"{what}: {error}") from error
+            raise PermanentError(f"{what}: {error}") from error
         except (CacheError, CorruptError, OSError, ValueError) as error:
             raise StepError(f"{what}: {error}") from error
         finally:
@@ -248,7 +248,7 @@ class BootSequence:
         return self.settings.cache_under(self.services.root)
 
     def engine_unit(self) -> str:
-        """Return the text of the engine's unit. Raises HopelessError for invalid engine arguments."""
+        """Return the text of the engine's unit. Raises PermanentError for invalid engine arguments."""
         assert self._model is not None
         settings = self.settings
         host, port = gate.listen_address(settings.engine.kind, self.services.cloud.address)
@@ -279,7 +279,7 @@ class BootSequence:
                 groups=driver.groups(root, devices),
             )
         except ArgumentError as error:
-            raise HopelessError(str(error)) from error
+            raise PermanentError(str(error)) from error
 
     def _engine(self, deadline: datetime) -> None:
         units = self.services.units
@@ -392,5 +392,5 @@ class BootSequence:
         expected = health.expected_gpus(self.settings.cloud, cloud.machine_type)
         report = health.check(self._accelerator, cloud.address, expected)
         if report.broken:
-            raise HopelessError(f"GPU: {report.broken}")
+            raise PermanentError(f"GPU: {report.broken}")
         self.state.warn("gpu", report.unknown)

@@ -5,7 +5,7 @@ from typing import Final
 
 from gpufleet.domain.files import write_private
 from hosts.node import engine_key
-from hosts.node.ports import HopelessError, StepError, Units
+from hosts.node.ports import PermanentError, StepError, Units
 from serving import engine_container, engine_gate
 from serving.engine_gate import GateConfig
 from serving.engines import CONTRACTS
@@ -29,14 +29,14 @@ def listen_address(kind: str, address: str) -> tuple[str, int]:
 def install(units: Units, root: Path, settings: InstanceSettings, address: str) -> bool:
     """Write the configuration and the unit of the gate. True if one of them changed.
 
-    Raises HopelessError without an image, StepError if they cannot be written.
+    Raises PermanentError without an image, StepError if they cannot be written.
     """
     kind = settings.engine.kind
     launch = engine_container.launch_of(kind)
     if launch.gate is None:
         return False
     if settings.gate_image is None:
-        raise HopelessError(
+        raise PermanentError(
             f"gate_image: is missing; {kind} cannot protect itself: set machines.gate_image to an HAProxy image"
         )
     config = GateConfig(

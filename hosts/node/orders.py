@@ -10,11 +10,19 @@ from typing import Final, cast
 
 from gpufleet.domain.durations import approximate
 from gpufleet.domain.files import write_atomically
-from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, OrderRefusal, OrderRefusedError, read_body, read_header
+from gpufleet.domain.orders import (
+    MAX_CLOCK_SKEW,
+    AgentOrder,
+    Claim,
+    OrderRefusal,
+    OrderRefusedError,
+    read_body,
+    read_header,
+)
 from gpufleet.domain.rsa import PublicKey
 
 VERSION: Final = 1
-REMEMBERED: Final = WINDOW * 4
+NONCES_KEPT: Final = MAX_CLOCK_SKEW * 4
 """How long a nonce is stored: longer than its order is valid (two windows), in case a clock is set back."""
 MAX_NONCES: Final = 2000
 """Maximum number of stored nonces. A watchdog repeats an order in each pass; passes are seconds apart at least."""
@@ -44,13 +52,13 @@ class Nonces:
     def use(self, nonce: str, at: datetime) -> None:
         """Store the nonce of an order signed at `at`. Raises OrderRefusedError."""
         with self._lock:
-            oldest = (self._now() - REMEMBERED).timestamp()
+            oldest = (self._now() - NONCES_KEPT).timestamp()
             self._taken = {key: when for key, when in self._taken.items() if when > oldest}
             if nonce in self._taken:
                 raise OrderRefusedError(OrderRefusal.USED_NONCE, "this order was accepted already: sign a new one")
             if len(self._taken) >= MAX_NONCES:
                 raise OrderRefusedError(
-                    OrderRefusal.TOO_MANY, f"{MAX_NONCES} orders within {approximate(REMEMBERED)}: try again later"
+                    OrderRefusal.TOO_MANY, f"{MAX_NONCES} orders within {approximate(NONCES_KEPT)}: try again later"
                 )
             self._taken[nonce] = at.timestamp()
             self._save()
@@ -119,7 +127,7 @@ class Orders:
 
     def _check_time(self, at: datetime) -> None:
         now, earliest = self._now(), self._nonces.earliest
-        if abs(now - at) > WINDOW or (earliest is not None and at < earliest):
+        if abs(now - at) > MAX_CLOCK_SKEW or (earliest is not None and at < earliest):
             message = f"signed at {_text(at)}; this instance's clock is at {_text(now)}"
             raise OrderRefusedError(OrderRefusal.WRONG_TIME, message, now)
 

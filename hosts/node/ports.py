@@ -154,7 +154,7 @@ class StepError(RuntimeError):
     """A step of the boot failed; the boot retries it within its limits."""
 
 
-class HopelessError(StepError):
+class PermanentError(StepError):
     """A step failed and a retry cannot succeed."""
 
 

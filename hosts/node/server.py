@@ -69,11 +69,11 @@ class _Api:
     def _order(self, request: HttpRequest) -> Answer:
         """Execute a signed order. Raises OrderRefusedError, before it reads the body if the headers are enough."""
         try:
-            request.length(orders.LARGEST)
+            request.length(orders.MAX_BODY_BYTES)
         except RequestError as error:
             raise OrderRefusedError(_LENGTHS[error.status], str(error)) from error
         claim = self._checked.claim(request.header("Authorization") or "")
-        self._execute(self._checked.take(claim, request.body(orders.LARGEST)))
+        self._execute(self._checked.take(claim, request.body(orders.MAX_BODY_BYTES)))
         return _json(HTTPStatus.ACCEPTED, self._state.status())
 
     def _execute(self, order: AgentOrder) -> None:

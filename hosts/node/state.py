@@ -69,7 +69,7 @@ class NodeState:
         self.log = log
         self.counters = Counters()
         self.requests_running: float | None = None
-        self.engine_well = False
+        self.engine_healthy = False
         self.engine: EngineIdentity | None = None
         """The engine that answered last; None: none has answered since this agent started."""
         self.gate_requests: Callable[[], GateRequests | None] = lambda: None
@@ -129,7 +129,7 @@ class NodeState:
 
     @property
     def ready(self) -> bool:
-        well = self._phase is Phase.READY and self.engine_well
+        well = self._phase is Phase.READY and self.engine_healthy
         return well and self._order is None and self.switching_to is None
 
     def enter(self, phase: Phase, error: str | None = None) -> None:

@@ -14,7 +14,7 @@ from policies.iam import actions
 from policies.iam.documents import IDENTITY, TRUST, Document, PolicyDocumentError, attached, documents, statements
 from policies.iam.names import Names, filled, fits, matches
 from policies.resource import ROLE, UNKNOWN, Resource
-from policies.rule import Wrong
+from policies.rule import PropertyProblem
 
 LIST: Final = Path(__file__).parents[1] / "lists" / "aws_iam.json"
 ENDPOINT: Final = "aws:ec2/vpcEndpoint:VpcEndpoint"
@@ -90,13 +90,13 @@ def principals(value: Any) -> tuple[tuple[str, str], ...]:
     return tuple((str(kind), str(name)) for kind, names in value.items() for name in _texts(names))
 
 
-def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
+def judged(resource: Resource, names: Names) -> Iterator[PropertyProblem]:
     """Yield what an AWS resource allows beyond the list."""
     for document in documents(resource):
         yield from _of_document(document, resource, names)
     for path, arn in attached(resource):
         if arn is UNKNOWN or arn not in managed():
-            yield Wrong(
+            yield PropertyProblem(
                 path=path,
                 value=arn,
                 message="is not a managed policy in policies/lists/aws_iam.json; write its statements inline",
@@ -105,17 +105,17 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
         yield from _without_policy(resource, names)
 
 
-def _of_document(document: Document, resource: Resource, names: Names) -> Iterator[Wrong]:
+def _of_document(document: Document, resource: Resource, names: Names) -> Iterator[PropertyProblem]:
     if document.text is UNKNOWN:
         known_later = unknown().get(f"{resource.type}.{document.path}", ())
         if not any(matches(pattern, resource.name, names) for pattern in known_later):
             wrong = "must be known in the preview; write ARNs as text, and do not take them from resources"
-            yield Wrong(path=document.path, value=UNKNOWN, message=wrong)
+            yield PropertyProblem(path=document.path, value=UNKNOWN, message=wrong)
         return
     try:
         found = statements(document)
     except PolicyDocumentError as error:
-        yield Wrong(path=document.path, value=document.text, message=str(error))
+        yield PropertyProblem(path=document.path, value=document.text, message=str(error))
         return
     if resource.type == ENDPOINT and _is_default(found):
         return
@@ -123,7 +123,7 @@ def _of_document(document: Document, resource: Resource, names: Names) -> Iterat
     for index, statement in enumerate(found):
         path = f"{document.path}.Statement[{index}]"
         for value, wrong in _of_statement(statement, document.kind, entries, names):
-            yield Wrong(path=path, value=value, message=wrong)
+            yield PropertyProblem(path=path, value=value, message=wrong)
 
 
 def _of_statement(
@@ -302,7 +302,7 @@ def _is_default(found: Sequence[Mapping[str, Any]]) -> bool:
     return [dict(one) for one in found] == [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]
 
 
-def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
+def _without_policy(endpoint: Resource, names: Names) -> Iterator[PropertyProblem]:
     """Report an endpoint without a policy, because it allows all access. The program omits the policy where AWS
     accepts none.
     """
@@ -314,7 +314,7 @@ def _without_policy(endpoint: Resource, names: Names) -> Iterator[Wrong]:
     if str(service).endswith(".s3") and names.has_internet_route:
         return  # with a NAT gateway to the internet, the policy would isolate nothing
     if ours or not _is_of("com.amazonaws.{region}.{service}", endpoint, names):
-        yield Wrong(
+        yield PropertyProblem(
             path="policy", value=policy, message=f"allows all principals to use {service}; name those that may"
         )
 

@@ -12,7 +12,7 @@ from gpufleet.domain.parsed import is_list, is_map
 from policies.iam.google_roles import gives_more, known
 from policies.iam.names import Names, filled, fits, matches
 from policies.resource import UNKNOWN, Resource
-from policies.rule import Wrong
+from policies.rule import PropertyProblem
 
 LIST: Final = Path(__file__).parents[1] / "lists" / "google_iam.json"
 CUSTOM_ROLE: Final = "gcp:projects/iAMCustomRole:IAMCustomRole"
@@ -54,7 +54,7 @@ def place(type_: str) -> str | None:
     return f"{found[1]}/{found[2]}" if found else None
 
 
-def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
+def judged(resource: Resource, names: Names) -> Iterator[PropertyProblem]:
     """Yield what a Google Cloud resource allows beyond the list."""
     if _CUSTOM_ROLES.fullmatch(resource.type):
         yield from _of_custom_role(resource, names)
@@ -62,7 +62,7 @@ def judged(resource: Resource, names: Names) -> Iterator[Wrong]:
         yield from _of_policy_data(resource)
         for binding in bindings(resource):
             if wrong := _why_unlisted(binding, resource, listed()["bindings"].get(where, ()), names):
-                yield Wrong(path=binding.path, value=binding.member, message=wrong)
+                yield PropertyProblem(path=binding.path, value=binding.member, message=wrong)
     else:
         yield from _open_to_all(resource.props, "")
 
@@ -96,13 +96,13 @@ def _policy_data(resource: Resource) -> Any:
         return None
 
 
-def _of_policy_data(resource: Resource) -> Iterator[Wrong]:
+def _of_policy_data(resource: Resource) -> Iterator[PropertyProblem]:
     data = resource.at("policyData")
     if isinstance(data, str) and not is_map(_policy_data(resource)):
-        yield Wrong(path="policyData", value=data, message="is not a JSON object")
+        yield PropertyProblem(path="policyData", value=data, message="is not a JSON object")
 
 
-def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
+def _of_custom_role(role: Resource, names: Names) -> Iterator[PropertyProblem]:
     name, permissions = role.at("roleId"), _listed(role.at("permissions"))
     ours = role.type == CUSTOM_ROLE
     roles = [
@@ -114,16 +114,16 @@ def _of_custom_role(role: Resource, names: Names) -> Iterator[Wrong]:
         dangerous = [p for p in permissions if gives_more(p)]
         holds = f"; it contains {', '.join(dangerous)}" if dangerous else ""
         message = f"is not a custom role in policies/lists/google_iam.json{holds}"
-        yield Wrong(path="roleId", value=name, message=message)
+        yield PropertyProblem(path="roleId", value=name, message=message)
         return
     project = role.at("project")
     if project not in (None, UNKNOWN) and not matches("{project}", str(project), names):
-        yield Wrong(path="project", value=project, message="is not the project of the environment")
+        yield PropertyProblem(path="project", value=project, message="is not the project of the environment")
     allowed = frozenset[str]().union(*roles)
     for index, permission in enumerate(permissions):
         if permission is not UNKNOWN and permission not in allowed:
             message = "is not a permission of this role in policies/lists/google_iam.json"
-            yield Wrong(path=f"permissions[{index}]", value=permission, message=message)
+            yield PropertyProblem(path=f"permissions[{index}]", value=permission, message=message)
 
 
 def _why_unlisted(binding: Binding, resource: Resource, entries: list[Mapping[str, str]], names: Names) -> str | None:
@@ -187,7 +187,7 @@ def _foreign_member(member: Any, names: Names) -> str | None:
     return None
 
 
-def _open_to_all(value: Any, path: str) -> Iterator[Wrong]:
+def _open_to_all(value: Any, path: str) -> Iterator[PropertyProblem]:
     """Yield public members (all users) in access lists, in any property."""
     if is_map(value):
         for key, item in value.items():
@@ -196,7 +196,7 @@ def _open_to_all(value: Any, path: str) -> Iterator[Wrong]:
         for index, item in enumerate(value):
             yield from _open_to_all(item, f"{path}[{index}]")
     elif isinstance(value, str) and value.lower().rpartition(":")[2] in _PUBLIC_PRINCIPALS:
-        yield Wrong(path=path, value=value, message="gives access to the public")
+        yield PropertyProblem(path=path, value=value, message="gives access to the public")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from policies.context import Context
 from policies.iam import aws, google, runs_as
 from policies.iam.names import Names, names_of
 from policies.resource import ACCOUNT, AWS_INSTANCE, LAUNCH_TEMPLATE, PROFILE, ROLE, UNKNOWN, Resource
-from policies.rule import Violation, Wrong
+from policies.rule import PropertyProblem, Violation
 
 _SUFFIX: Final = "0000000"
 """Replaces the suffix that Pulumi appends to a name."""
@@ -68,12 +68,14 @@ def _with_predicted_names(
     made: Mapping[str, Resource],
     context: Context,
     names: Names,
-) -> Iterator[Wrong]:
+) -> Iterator[PropertyProblem]:
     props: dict[str, Any] = {**resource.props}
     for one in unknown:
         found = {urn for urn in resource.depends.get(one.key, ()) if urn in made and made[urn].type == one.of}
         if len(found) != 1:
-            yield Wrong(path=".".join(one.path), value=UNKNOWN, message=f"must come from one {one.of} of this plan")
+            yield PropertyProblem(
+                path=".".join(one.path), value=UNKNOWN, message=f"must come from one {one.of} of this plan"
+            )
             return
         props[one.key] = _nested(one.path[1:], _name(made[found.pop()], names))
     known = replace(resource, props=props)

@@ -12,7 +12,7 @@ from policies.iam.aws import LIST
 from policies.iam.documents import Document, PolicyDocumentError, statements
 from policies.iam.names import Names, matches
 from policies.resource import UNKNOWN, Resource
-from policies.rule import Wrong
+from policies.rule import PropertyProblem
 
 BUCKET_POLICY: Final = "aws:s3/bucketPolicy:BucketPolicy"
 _PUBLIC_PRINCIPALS: Final = ("*", {"AWS": "*"}, {"AWS": ["*"]})
@@ -25,7 +25,7 @@ def _needed() -> tuple[Mapping[str, Any], ...]:
     return tuple(json.loads(LIST.read_text("utf-8"))["denied"])
 
 
-def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
+def missing(resource: Resource, names: Names) -> Iterator[PropertyProblem]:
     """Yield the statements of the list that a policy of the environment's bucket lacks."""
     policy, bucket = resource.at("policy"), resource.at("bucket")
     if resource.type != BUCKET_POLICY or policy is UNKNOWN or names.named("bucket") is None:
@@ -40,7 +40,7 @@ def missing(resource: Resource, names: Names) -> Iterator[Wrong]:
         if _OF_PUBLISHERS in json.dumps(needed) and not names.named("publisher"):
             continue
         if not any(_covers(statement, needed, names) for statement in found):
-            yield Wrong(
+            yield PropertyProblem(
                 path="policy",
                 value=policy,
                 message=f"does not contain the denial {needed['Sid']} of policies/lists/aws_iam.json",

@@ -13,14 +13,14 @@ from policies.iam import aws, google
 from policies.iam.names import Names, matches
 from policies.resource import PROFILE, Resource
 from policies.resource_types import is_excepted
-from policies.rule import Wrong
+from policies.rule import PropertyProblem
 
 _PROFILE_ARN: Final = "arn:aws:iam::{account}:instance-profile/"
 _ROLES: Final = ("roleArn", "iamRole", "iamRoleArn", "executionRoleArn")
 _ACCOUNTS: Final = ("serviceAccount", "serviceAccounts")
 
 
-def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong]:
+def judged(resource: Resource, context: Context, names: Names) -> Iterator[PropertyProblem]:
     """Yield machines that run with an identity that the program does not create. Yield nothing without settings,
     which name the identities.
     """
@@ -29,14 +29,14 @@ def judged(resource: Resource, context: Context, names: Names) -> Iterator[Wrong
         return
     if resource.type == PROFILE:
         if isinstance(role := resource.at("role"), str) and not _is_role(role, names):
-            yield Wrong(path="role", value=role, message="is not a role in policies/lists/aws_iam.json")
+            yield PropertyProblem(path="role", value=role, message="is not a role in policies/lists/aws_iam.json")
     elif resource.type.startswith("aws:"):
         yield from _of_aws(resource.props, "", names)
     elif resource.type.startswith("gcp:compute/"):
         yield from _accounts(resource, names)
 
 
-def _of_aws(value: Any, path: str, names: Names) -> Iterator[Wrong]:
+def _of_aws(value: Any, path: str, names: Names) -> Iterator[PropertyProblem]:
     """Check profiles and roles in or below a property."""
     if is_list(value):
         for index, item in enumerate(value):
@@ -46,10 +46,10 @@ def _of_aws(value: Any, path: str, names: Names) -> Iterator[Wrong]:
             yield from _of_property(str(key), item, f"{path}.{key}" if path else str(key), names)
 
 
-def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[Wrong]:
+def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[PropertyProblem]:
     if key in _ROLES:
         if value not in (None, ""):
-            yield Wrong(
+            yield PropertyProblem(
                 path=path,
                 value=value,
                 message="gives a service the permissions of a role, which the program never does",
@@ -59,18 +59,18 @@ def _of_property(key: str, value: Any, path: str, names: Names) -> Iterator[Wron
         for at, name in named.items():
             if isinstance(name, str) and name and not _is_profile(name, names):
                 message = "is not the profile of a role in policies/lists/aws_iam.json"
-                yield Wrong(path=at, value=name, message=message)
+                yield PropertyProblem(path=at, value=name, message=message)
     else:
         yield from _of_aws(value, path, names)
 
 
-def _accounts(resource: Resource, names: Names) -> Iterator[Wrong]:
+def _accounts(resource: Resource, names: Names) -> Iterator[PropertyProblem]:
     for key in _ACCOUNTS:
         for account in resource.each(key):
             email = account.get("email")
             if isinstance(email, str) and not _is_account(email, names):
                 message = "is not a service account in policies/lists/google_iam.json"
-                yield Wrong(path=f"{key}.email", value=email, message=message)
+                yield PropertyProblem(path=f"{key}.email", value=email, message=message)
 
 
 def _is_role(name: str, names: Names) -> bool:

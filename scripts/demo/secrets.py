@@ -15,7 +15,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.toolchain.folders import Folders, find_folders
 from scripts.demo import observe
 
-LARGEST: Final = 64 * 1024 * 1024
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 
 
 def order_key() -> str:
@@ -44,6 +44,6 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes() if file.stat().st_size <= LARGEST else b""
+        return file.read_bytes() if file.stat().st_size <= MAX_FILE_BYTES else b""
     except OSError:  # gone meanwhile
         return b""

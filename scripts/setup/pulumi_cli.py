@@ -26,7 +26,7 @@ RELEASES: Final = f"https://{MODULE}/releases"
 PROBE_S: Final = 6.0
 DOWNLOAD_LIMIT_S: Final = 60.0
 """Seconds without received data."""
-LARGEST: Final = 1024 * 1024 * 1024
+MAX_FILE_BYTES: Final = 1024 * 1024 * 1024
 BUILD_LIMIT_S: Final = 1500
 GIB_NEEDED: Final = 5
 """Modules, build cache and binary: 3 GB measured, plus space for the linker."""
@@ -131,8 +131,8 @@ def _fetch(url: str, target: Path) -> str:
     with urllib.request.urlopen(url, timeout=DOWNLOAD_LIMIT_S) as answer, target.open("wb") as file:
         while piece := answer.read(1 << 20):
             size += len(piece)
-            if size > LARGEST:
-                raise OSError(f"is larger than {LARGEST // 2**20} MiB")
+            if size > MAX_FILE_BYTES:
+                raise OSError(f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
             digest.update(piece)
             file.write(piece)
     return digest.hexdigest()

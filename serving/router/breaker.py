@@ -41,7 +41,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerMemory:
+class BreakerState:
     records: Mapping[Key, Record] = field(default_factory=dict[Key, Record])
 
     @property
@@ -63,8 +63,8 @@ class WeightChange:
 
 
 def judge(
-    shown: Iterable[ServerStatus], memory: BreakerMemory, rules: BreakerRules, now: float
-) -> tuple[tuple[WeightChange, ...], BreakerMemory]:
+    shown: Iterable[ServerStatus], memory: BreakerState, rules: BreakerRules, now: float
+) -> tuple[tuple[WeightChange, ...], BreakerState]:
     """Return the weights to change now, and the state for the next call."""
     servers = {(s.backend, s.name): s for s in shown}
     records: dict[Key, Record] = {}
@@ -87,7 +87,7 @@ def judge(
                 server, record, _may_exclude(server, servers, records, rules), rules, now
             )
             changes += [change] if change else []
-    return tuple(changes), BreakerMemory(records=records)
+    return tuple(changes), BreakerState(records=records)
 
 
 def _evaluate(

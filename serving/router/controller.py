@@ -60,7 +60,7 @@ class Controller:
     _wanted: tuple[Replica, ...] = ()
     _shown: tuple[ServerStatus, ...] = ()
     _memory: membership.MembershipState = field(default_factory=membership.MembershipState)
-    _breaker: breaker.BreakerMemory = field(default_factory=breaker.BreakerMemory)
+    _breaker: breaker.BreakerState = field(default_factory=breaker.BreakerState)
     _read_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class Controller:
         self._shown = ()
         self._update_activator(self._inputs)
         self.haproxy.start()
-        self._memory, self._breaker = membership.MembershipState(), breaker.BreakerMemory()
+        self._memory, self._breaker = membership.MembershipState(), breaker.BreakerState()
 
     def _keep_running(self) -> None:
         if self.haproxy.running:

@@ -55,7 +55,7 @@ class Speculation:
 
 def prefix_caching(model: ModelShape) -> PrefixCaching:
     """Return vLLM's default for this model: no argument is needed."""
-    if model.keeps_nothing:
+    if model.has_no_cache:
         return PrefixCaching(on=False, reason="an encoder stores nothing that could be reused")
     if all(isinstance(layer, StateLayer) for layer in model.layers):
         return PrefixCaching(on=False, reason="vLLM does not cache prefixes of models that have only state layers")
@@ -64,7 +64,7 @@ def prefix_caching(model: ModelShape) -> PrefixCaching:
 
 def speculation(model: ModelShape) -> Speculation:
     """Return the best method without a second model."""
-    if model.keeps_nothing:
+    if model.has_no_cache:
         return Speculation(method=None, tokens=0, reason="the model generates no tokens")
     if model.draft_layers:
         reason = f"the checkpoint contains {model.draft_layers} layer(s) for drafts"

@@ -70,7 +70,7 @@ class KvLayout:
 
 def layout(model: ModelShape, shape: CacheShape) -> KvLayout | None:
     """Return the layout; None for a model without a cache. Raises SizingError."""
-    if model.keeps_nothing:
+    if model.has_no_cache:
         return None
     if shape.max_model_len > model.max_context:
         raise SizingError(f"context {shape.max_model_len} is longer than the model's {model.max_context}")

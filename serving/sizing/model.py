@@ -93,7 +93,7 @@ class ModelShape:
     """Draft layers (multi-token prediction) that vLLM can use. vLLM uses them only when its arguments enable it."""
 
     @property
-    def keeps_nothing(self) -> bool:
+    def has_no_cache(self) -> bool:
         """Whether the model is encoder-only: it has no KV cache."""
         return not self.layers
 

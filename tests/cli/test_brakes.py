@@ -307,7 +307,7 @@ def test_resume_of_a_pool_allows_new_boots(tmp_path: Path) -> None:
     done = CliRunner().invoke(build("brakes"), ["resume", "chat", "--owner", "ann", "--fleet", str(path)])
     assert done.exit_code == 0, done.output
     ledger = FleetLedger(engine, ledger_name(load([str(path)])[0]), "spot", "us")
-    assert lifecycle.fixed_at(ledger.done_since("spot", before)).keys() == {"chat"}
+    assert lifecycle.retry_requested_at(ledger.done_since("spot", before)).keys() == {"chat"}
     engine.dispose()
 
 

@@ -30,14 +30,14 @@ def declare(make: Callable[[], object]) -> None:
     program()
 
 
-@pytest.mark.parametrize("way_out", [False, True])
-def test_the_network_reaches_google_and_outside_only_when_asked(mocks: RecordingMocks, way_out: bool) -> None:
-    declare(lambda: Network("net", NetworkArgs(region="us-central1", cidr="10.0.0.0/16", way_out=way_out)))
+@pytest.mark.parametrize("nat_gateway", [False, True])
+def test_the_network_reaches_google_and_outside_only_when_asked(mocks: RecordingMocks, nat_gateway: bool) -> None:
+    declare(lambda: Network("net", NetworkArgs(region="us-central1", cidr="10.0.0.0/16", nat_gateway=nat_gateway)))
     (network,) = mocks.of_type("gcp:compute/network:Network")
     (subnet,) = mocks.of_type("gcp:compute/subnetwork:Subnetwork")
     assert network.inputs["autoCreateSubnetworks"] is False
     assert subnet.inputs["privateIpGoogleAccess"] is True
-    assert len(mocks.of_type("gcp:compute/routerNat:RouterNat")) == way_out
+    assert len(mocks.of_type("gcp:compute/routerNat:RouterNat")) == nat_gateway
 
 
 def test_the_bucket_is_uniform_versioned_and_private(mocks: RecordingMocks) -> None:

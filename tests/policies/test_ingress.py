@@ -201,4 +201,4 @@ def test_values_that_a_provider_leaves_unknown_count_as_unset() -> None:
         a(GROUP, "group", **unsaid),
         a(FIREWALL, "firewall", **unsaid),
     ]
-    assert replace(RULE, of_one=None).check(plan, DEV) == []
+    assert replace(RULE, check_resource=None).check(plan, DEV) == []

@@ -221,7 +221,7 @@ def test_instances_use_identities_of_the_plan(
         Resource(type="gpu-fleet:gcp:Other", name="other", urn="urn:other"),
         Resource(type=kind, name="it", urn="urn:it", props={key: value}, depends={key: (source,)} if source else {}),
     ]
-    found = replace(BY_ID[ACCESS], of_one=None).check(plan, DEV)
+    found = replace(BY_ID[ACCESS], check_resource=None).check(plan, DEV)
     assert (found == []) == passes
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.domain.policies import ScalePolicy
-from replay.sizers import OwnSizer, Peak, PeakRoot
+from replay.sizers import Peak, PeakRoot, ProductionSizer
 
 histories = st.lists(st.floats(min_value=0, max_value=40), min_size=1, max_size=60)
 
@@ -48,5 +48,5 @@ def test_peak_and_root_remember_an_hour() -> None:
 )
 def test_production_counts_whole_requests(grain: float | None, replicas: int) -> None:
     """The work of 3.05 replicas, plus half of its square root."""
-    own = OwnSizer(policy=ScalePolicy(down_after=timedelta(hours=1)), cold_start=180.0, grain=grain)
+    own = ProductionSizer(policy=ScalePolicy(down_after=timedelta(hours=1)), cold_start=180.0, grain=grain)
     assert own.target(0.0, 3.05, ready=8, running=8) == replicas

@@ -48,7 +48,7 @@ def test_silent_and_unready_instances_do_not_count_for_boot_durations() -> None:
 def test_a_switch_in_place_does_not_turn_the_fallback_off() -> None:
     fleet = spread_fleet()
     fleet.agents = {key: replace(READY, phase_since=fleet.now) for key in fleet.agents}
-    assert make_watchdog(fleet).dry().observed[0].boot_expected == boots.BOOT_DEFAULT
+    assert make_watchdog(fleet).dry().observed[0].boot_expected == boots.DEFAULT_BOOT
 
 
 def test_a_boot_may_take_as_long_as_all_of_its_steps() -> None:

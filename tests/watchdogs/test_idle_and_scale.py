@@ -21,7 +21,7 @@ from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 from watchdogs.scale import decide as scale
 from watchdogs.scale.hours import floor
-from watchdogs.scale.view import Demand, Need, Pressure, ScalePool
+from watchdogs.scale.view import Demand, Need, Pressure, ScalePoolView
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 BUSY = replace(QUIET, engine=replace(QUIET_ENGINE, running_max=3.0))
@@ -62,7 +62,7 @@ class Pool:
             for one in members
         }
         hour, day = ([at for at, _ in self.ends if self.now - at < span] for span in (HOUR, 24 * HOUR))
-        view = idle.IdlePool(
+        view = idle.IdlePoolView(
             name="batch",
             policy=self.policy,
             floor=self.min,
@@ -96,10 +96,10 @@ class Pool:
             self.ends.append((self.now, self.target))
             self.target -= 1
 
-    def view(self, demand: Demand, policy: ScalePolicy = SCALE) -> ScalePool:
+    def view(self, demand: Demand, policy: ScalePolicy = SCALE) -> ScalePoolView:
         ready = sum(self.now - at >= BOOT for at in self.launched.values())
         pressure = Pressure(reporting=ready, coverage=1.0, kv_cache=0.0, kv_cache_peak=0.0)
-        return ScalePool(
+        return ScalePoolView(
             name="batch",
             policy=policy,
             target=self.target,
@@ -110,7 +110,7 @@ class Pool:
             pressure=pressure if ready else None,
         )
 
-    def run_scale(self, view: ScalePool) -> None:
+    def run_scale(self, view: ScalePoolView) -> None:
         """A pass of the scale watchdog, and what the spot watchdog makes of its target."""
         (move,) = scale.decide([view], self.now).decisions
         if move.action is Action.RETARGET and move.to_size is not None:
@@ -173,11 +173,11 @@ def test_no_instance_ends_without_a_known_need() -> None:
 
 def test_the_spare_stays_with_what_is_needed() -> None:
     need = Need(replicas=2, reason=Reason.LOAD_HIGH, detail="work")
-    view = idle.IdlePool(name="batch", policy=IdlePolicy(), floor=0, target=4, needed=need, spare=1)
-    assert view.kept_for(4, 4, 0) is None
-    why = view.kept_for(3, 3, 0)
+    view = idle.IdlePoolView(name="batch", policy=IdlePolicy(), floor=0, target=4, needed=need, spare=1)
+    assert view.end_objection(4, 4, 0) is None
+    why = view.end_objection(3, 3, 0)
     assert why is not None and why.reason is Reason.NEEDED_SOON and "2 and 1 spare (work)" in why.detail
-    assert replace(view, needed=replace(need, replicas=0)).kept_for(1, 1, 0) is None, "no need, no spare"
+    assert replace(view, needed=replace(need, replicas=0)).end_objection(1, 1, 0) is None, "no need, no spare"
 
 
 def test_a_peak_that_may_come_back_is_needed_and_never_more_than_the_pool_may_have() -> None:

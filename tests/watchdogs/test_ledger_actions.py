@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from app.ledgers import ledger_name
-from gpufleet.domain.decisions import Action, Decision, FailedAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
+from gpufleet.domain.decisions import Action, Decision, OpenAttempts, Outcome, OutcomeKind, PastAction, Plan, Reason
 from gpufleet.ledger.fleet import FleetLedger
 from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.watchdogs.plain import START, document, instance
@@ -55,7 +55,7 @@ def test_the_ledger_has_the_first_and_last_failed_attempt(tmp_path: Path) -> Non
         error = "refused" if kind is OutcomeKind.FAILED else None
         outcome = Outcome(decision=replace(ended, action=action), kind=kind, error=error)
         ledger.record_outcome(watchdog_name, outcome, START + minutes * MINUTE)
-    assert ledger.failed_since("idle", START) == {
-        FIRST: FailedAttempts(first=START + MINUTE, last=START + 3 * MINUTE)
+    assert ledger.open_attempts_since("idle", START) == {
+        FIRST: OpenAttempts(first=START + MINUTE, last=START + 3 * MINUTE)
     }
-    assert ledger.failed_since("idle", START + 4 * MINUTE) == {}
+    assert ledger.open_attempts_since("idle", START + 4 * MINUTE) == {}

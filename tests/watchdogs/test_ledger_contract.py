@@ -15,7 +15,7 @@ from gpufleet.domain.brakes import Brake, BrakeKind
 from gpufleet.domain.decisions import (
     Action,
     Decision,
-    FailedAttempts,
+    OpenAttempts,
     Outcome,
     OutcomeKind,
     PastAction,
@@ -139,7 +139,9 @@ def test_the_actions_of_each_watchdog_are_separate(both: Both) -> None:
     assert list(both.ledger.unfinished("idle")) == [END] and list(both.ledger.unfinished("spot")) == []
     assert both.ledger.ended_since("idle", START) == {} and list(both.ledger.done_since("idle", START)) == []
     assert both.ledger.ended_since("spot", START) == {"batch": 1} and len(both.ledger.done_since("spot", START)) == 1
-    assert both.ledger.failed_since("spot", START) == {} and both.ledger.failed_since("idle", START).keys() == {"i-1"}
+    assert both.ledger.open_attempts_since("spot", START) == {} and both.ledger.open_attempts_since(
+        "idle", START
+    ).keys() == {"i-1"}
 
 
 def test_unfinished_actions_are_oldest_first(both: Both) -> None:
@@ -189,8 +191,8 @@ def test_failed_attempts_have_a_first_and_a_last(both: Both) -> None:
         both.ledger.record_outcome("idle", Outcome(decision=END, kind=kind, error=error), at)
         mark = replace(END, resource="i-2", action=Action.MARK)
         both.ledger.record_outcome("idle", Outcome(decision=mark, kind=kind, error=error), at)
-    assert both.ledger.failed_since("idle", START) == {"i-1": FailedAttempts(first=START, last=LATER)}
-    assert both.ledger.failed_since("idle", LATER) == {"i-1": FailedAttempts(first=LATER, last=LATER)}
+    assert both.ledger.open_attempts_since("idle", START) == {"i-1": OpenAttempts(first=START, last=LATER)}
+    assert both.ledger.open_attempts_since("idle", LATER) == {"i-1": OpenAttempts(first=LATER, last=LATER)}
 
 
 def boot(number: int, **changes: Any) -> Boot:

@@ -5,7 +5,7 @@ import pytest
 from gpufleet.domain import catalogue
 from gpufleet.domain.model import Cloud
 from tests.fixtures.watchdogs.plain import instance
-from watchdogs.machines import known_of
+from watchdogs.machines import machine_facts
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from watchdogs.machines import known_of
     ],
 )
 def test_known_machine_facts(machine_type: str, gpus: int | None, watts: float | None, *, disks: bool) -> None:
-    found = known_of(Cloud.AWS, [instance(machine_type=machine_type)])
+    found = machine_facts(Cloud.AWS, [instance(machine_type=machine_type)])
     assert found.gpus_expected.get(machine_type) == gpus
     assert found.watts_rated.get(machine_type) == watts
     assert (machine_type not in found.without_local_disks) is disks
@@ -27,5 +27,5 @@ def test_known_machine_facts(machine_type: str, gpus: int | None, watts: float |
 @pytest.mark.parametrize("cloud", [Cloud.AWS, Cloud.GCP])
 def test_facts_of_every_machine_type_can_be_read(cloud: Cloud) -> None:
     names = {machine.name for machine in catalogue.machines(cloud)}
-    found = known_of(cloud, [instance(n, machine_type=name) for n, name in enumerate(names)])
+    found = machine_facts(cloud, [instance(n, machine_type=name) for n, name in enumerate(names)])
     assert set(found.gpus_expected) == names

@@ -15,7 +15,7 @@ from watchdogs.idle import messages as idle
 from watchdogs.orphans import messages as orphans
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import active
-from watchdogs.scale.view import Pressure, ScalePool
+from watchdogs.scale.view import Pressure, ScalePoolView
 
 LATER = START + timedelta(minutes=10)
 MACHINE = instance(1, pool=None, group=None)
@@ -102,7 +102,7 @@ def test_a_schedule_does_not_apply_on_excluded_dates(moment: str, target: int | 
 def test_schedule_raises_nothing_on_an_excluded_date() -> None:
     holiday = datetime(2026, 12, 25, 10, tzinfo=UTC)
     idle_load = Pressure(reporting=1, kv_cache=0.1, kv_cache_peak=0.1)
-    plain = ScalePool(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=idle_load)
+    plain = ScalePoolView(name="batch", policy=entry(), target=1, min=1, max=8, ready=1, pressure=idle_load)
     (working,) = decide([plain], holiday).decisions
     assert (working.action, working.reason, working.to_size) == (Action.RETARGET, Reason.SCHEDULE, 4)
     (decision_,) = decide([replace(plain, policy=entry("2026-12-25"))], holiday).decisions

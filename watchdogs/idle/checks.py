@@ -50,7 +50,7 @@ def judge(case: Case, checks: Sequence[Check] | None = None) -> Objection | None
 
 
 def running(case: Case) -> Objection | None:
-    """A machine that starts, stops or has ended is kept."""
+    """It runs: it does not start or stop, and has not ended."""
     if case.instance.state is InstanceState.RUNNING:
         return None
     return Objection(reason=Reason.NOT_RUNNING, detail=case.instance.state)
@@ -63,14 +63,14 @@ def kept(case: Case) -> Objection | None:
 
 
 def not_prepaid(case: Case) -> Objection | None:
-    """Reserved capacity costs the same when stopped."""
+    """It is not reserved capacity, which costs the same when stopped."""
     if case.instance.capacity_type is CapacityType.RESERVED or case.instance.reservation is not None:
         return Objection(reason=Reason.PREPAID, detail=case.instance.reservation or "reserved")
     return None
 
 
 def old_enough(case: Case) -> Objection | None:
-    """It is younger than its warm-up, or than the window of the evidence."""
+    """It is older than its warm-up and than the window of the evidence."""
     age = case.now - case.instance.launched_at
     least = max(case.policy.min_age, case.policy.window)
     if age < least:
@@ -81,7 +81,7 @@ def old_enough(case: Case) -> Objection | None:
 
 
 def not_in_rollout(case: Case) -> Objection | None:
-    """Its group is being refreshed."""
+    """Its group is not being refreshed."""
     return Objection(reason=Reason.IN_ROLLOUT) if case.in_rollout else None
 
 
@@ -190,7 +190,7 @@ def engine_plausible(case: Case) -> Objection | None:
 
 
 def engine_not_restarted(case: Case) -> Objection | None:
-    """An engine that started within the window has lost the counts from before."""
+    """No engine started within the window: it would have lost the counts from before."""
     engine = case.evidence.engine if case.evidence else None
     if engine is None:
         return None

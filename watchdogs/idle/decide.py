@@ -17,7 +17,7 @@ from gpufleet.domain.evidence import AgentStatus, Evidence, is_termination_left_
 from gpufleet.domain.model import Instance
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs import budgets
-from watchdogs.attempts import FailedAttempts, is_stuck, tried_last
+from watchdogs.attempts import OpenAttempts, is_stuck, tried_last
 from watchdogs.brakes import kept_by_tag
 from watchdogs.idle.checks import Case, Check, judge
 from watchdogs.idle.timer import Timer
@@ -38,7 +38,7 @@ UNSCALED: Final = Need(replicas=0, reason=Reason.NO_WATCHDOG, detail="it has no 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdlePool:
+class IdlePoolView:
     """The facts about a pool that the idle watchdog uses."""
 
     name: str
@@ -61,7 +61,7 @@ class IdlePool:
     cold_start: timedelta = timedelta(0)
     """Time of its instances from launch to ready: part of the cost of an end."""
 
-    def kept_for(self, target: int, healthy: int, floor: int) -> Objection | None:
+    def end_objection(self, target: int, healthy: int, floor: int) -> Objection | None:
         """Why no healthy instance of the pool may be ended; None: one may."""
         there = f"target {target}, healthy {healthy}"
         if target <= floor or healthy <= floor:
@@ -88,7 +88,7 @@ class IdleObservation:
     instances: Sequence[Instance]
     evidence: Mapping[str, Evidence]
     agents: Mapping[str, AgentStatus]
-    pools: Mapping[str, IdlePool]
+    pools: Mapping[str, IdlePoolView]
     budget: ChangeBudget
     """Budget over all pools."""
     gpus_expected: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -105,7 +105,7 @@ class IdleObservation:
     """Instances whose end an earlier pass began: the target may have been lowered for them already."""
     leaving: frozenset[str] = frozenset()
     """Instances drained by this watchdog that their group is ending already. They may run for minutes."""
-    attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
+    attempts: Mapping[str, OpenAttempts] = field(default_factory=dict[str, OpenAttempts])
     """By instance: ends that failed recently."""
     uncertain: Mapping[str, Objection] = field(default_factory=dict[str, Objection])
     """By pool: why nothing is decided about it: the list of instances is incomplete."""
@@ -253,7 +253,7 @@ def _idle(
     return _decision(instance, Action.END, objection, evidence, usd)
 
 
-def _seen(pool: IdlePool, decision: Decision) -> Decision:
+def _seen(pool: IdlePoolView, decision: Decision) -> Decision:
     if pool.policy_seen or decision.action in (Action.KEEP, Action.UNMARK):  # an unmark ends nothing
         return decision
     return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
@@ -313,7 +313,10 @@ class _Remaining:
             return decision  # it is counted already, and its target may have been lowered
         floor, healthy = max(self._pools[pool].floor, pool in self._at_work), self._healthy.get(pool, 0)
         # an instance that drains serves nothing: keeping it does not help the floor
-        if turn is _Turn.NEW and (why := self._pools[pool].kept_for(self._targets[pool], healthy, floor)) is not None:
+        if (
+            turn is _Turn.NEW
+            and (why := self._pools[pool].end_objection(self._targets[pool], healthy, floor)) is not None
+        ):
             return decision.kept(why.reason, why.detail)
         full = self._budgets.objection(pool, runs=turn is not _Turn.STUCK)
         if full is None or turn is not _Turn.NEW:  # a drain counts, whether or not its instance may be ended now

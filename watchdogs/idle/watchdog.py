@@ -24,13 +24,13 @@ from watchdogs.idle.decide import (
     UNSCALED,
     WATCHDOG,
     IdleObservation,
-    IdlePool,
+    IdlePoolView,
     case_of,
     decide,
     is_our_drain,
     is_reporting,
 )
-from watchdogs.machines import known_of
+from watchdogs.machines import machine_facts
 from watchdogs.observe.completeness import InstanceReader, reporting_unlisted, unlisted
 from watchdogs.policy import digests, see_all
 from watchdogs.ports import Ports
@@ -116,7 +116,7 @@ class IdleWatchdog:
         uncertain = self._uncertain(instances, missing, pools, (reader, unreadable), now)
         watched = [i for i in instances if (view := pools.get(i.pool or "")) is not None and view.policy is not None]
         strays = [i for i in instances if i.alive and (i.pool or "") not in pools]
-        known = known_of(self._document.cloud, instances)
+        known = machine_facts(self._document.cloud, instances)
         base = IdleObservation(
             instances=instances,
             evidence=evidence,
@@ -132,7 +132,7 @@ class IdleWatchdog:
             kept_by=kept_by(instances, brakes),
             usd_per_hour=self._usd([*watched, *strays]),
             begun=frozenset(d.resource for d in ports.ledger.unfinished(WATCHDOG) if d.action is Action.END),
-            attempts=ports.ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
+            attempts=ports.ledger.open_attempts_since(WATCHDOG, now - attempts.ATTEMPTS_KEPT),
             uncertain=uncertain,
         )
         asked = [i for i in watched if i.alive and (i.idle_since is not None or _quiet(i, base, now))]
@@ -196,7 +196,7 @@ class IdleWatchdog:
         self,
         instances: Sequence[Instance],
         missing: Sequence[Instance],
-        pools: Mapping[str, IdlePool],
+        pools: Mapping[str, IdlePoolView],
         unreadable: tuple[InstanceReader, Mapping[str, str]],
         now: datetime,
     ) -> dict[str, Objection]:
@@ -244,8 +244,8 @@ class IdleWatchdog:
         return found
 
     def _with_cold_starts(
-        self, views: Mapping[str, IdlePool], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
-    ) -> dict[str, IdlePool]:
+        self, views: Mapping[str, IdlePoolView], asked: Sequence[Instance], agents: Mapping[str, AgentStatus]
+    ) -> dict[str, IdlePoolView]:
         """The pools with their cold start, from the statuses of instances and the boots in the ledger."""
         by_pool: dict[str, list[Instance]] = {name: [] for name in views}
         for instance in asked:
@@ -254,8 +254,8 @@ class IdleWatchdog:
         return {name: replace(view, cold_start=took[name]) for name, view in views.items()}
 
     def _with_needs(
-        self, views: Mapping[str, IdlePool], asked: Sequence[Instance], now: datetime
-    ) -> dict[str, IdlePool]:
+        self, views: Mapping[str, IdlePoolView], asked: Sequence[Instance], now: datetime
+    ) -> dict[str, IdlePoolView]:
         """The pools with the need of their scale watchdog, read only for pools with a possible end.
 
         Raises OSError.
@@ -317,17 +317,17 @@ class IdleWatchdog:
 
     def _pools(
         self, instances: Sequence[Instance], brakes: Sequence[Brake], ended: Mapping[str, int], now: datetime
-    ) -> dict[str, IdlePool]:
+    ) -> dict[str, IdlePoolView]:
         ledger = self._ports.ledger
         today = ledger.ended_since(WATCHDOG, now - DAY)
         members = Counter(instance.pool for instance in instances)
         targets = ledger.targets()
         names = digests(self._document, WATCHDOG)
-        views: dict[str, IdlePool] = {}
+        views: dict[str, IdlePoolView] = {}
         for pool in self._document.pools:
             entry = pool.watchdogs.idle
             target = targets.get(pool.name)
-            views[pool.name] = IdlePool(
+            views[pool.name] = IdlePoolView(
                 name=pool.name,
                 policy=entry,
                 floor=max(pool.min, self._scheduled(pool, now)),

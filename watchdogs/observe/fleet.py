@@ -22,7 +22,7 @@ from watchdogs.ports import Ports
 
 LASTS: Final = timedelta(minutes=5)
 """How long the last answer is used for a list that cannot be read."""
-NOTED_EVERY: Final = LASTS / 2
+SAVE_EVERY: Final = LASTS / 2
 """How often a process writes its lists to the ledger. The first pass of a process always does."""
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 _T = TypeVar("_T")
@@ -101,8 +101,8 @@ class SharedLists:
     _noted_at: datetime | None = None
 
     def note(self, ports: Ports, now: datetime) -> None:
-        """Write the lists to the ledger for a process that cannot read them, at most once per `NOTED_EVERY`."""
-        if self._noted_at is not None and now - self._noted_at < NOTED_EVERY:
+        """Write the lists to the ledger for a process that cannot read them, at most once per `SAVE_EVERY`."""
+        if self._noted_at is not None and now - self._noted_at < SAVE_EVERY:
             return
         last = LastLists(groups=self.groups.answer, instances=self.instances.answer, statuses=self.statuses.answer)
         ports.ledger.note_last_lists(last, now)

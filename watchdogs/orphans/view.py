@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from gpufleet.domain import tags
-from gpufleet.domain.decisions import ChangeBudget, FailedAttempts
+from gpufleet.domain.decisions import ChangeBudget, OpenAttempts
 from gpufleet.domain.evidence import Evidence
 from gpufleet.domain.model import CapacityType, Cloud, Instance
 from gpufleet.domain.ownership import owning_pool
@@ -66,7 +66,7 @@ class OrphanObservation:
     kept_by: Mapping[str, str] = field(default_factory=dict[str, str])
     usd_per_hour: Mapping[str, Decimal] = field(default_factory=dict[str, Decimal])
     """By instance; absent: unknown."""
-    attempts: Mapping[str, FailedAttempts] = field(default_factory=dict[str, FailedAttempts])
+    attempts: Mapping[str, OpenAttempts] = field(default_factory=dict[str, OpenAttempts])
     """By instance: stops that failed recently."""
 
     def rule_of(self, instance: Instance, now: datetime) -> OrphanPolicy | None:

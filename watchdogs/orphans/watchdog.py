@@ -17,7 +17,7 @@ from watchdogs import attempts, budgets, signals
 from watchdogs.accelerator_queries import highest_active
 from watchdogs.brakes import kept_by, paused_by
 from watchdogs.execute import Executor, Pass
-from watchdogs.machines import known_of
+from watchdogs.machines import machine_facts
 from watchdogs.orphans.acting import RULES, OrphanActor
 from watchdogs.orphans.decide import WATCHDOG, decide
 from watchdogs.orphans.view import OrphanObservation, unmanaged_instances
@@ -102,7 +102,7 @@ class OrphanWatchdog:
     def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> OrphanObservation:
         ledger = self._ports.ledger
         brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
-        known = known_of(self._document.cloud, orphans)
+        known = machine_facts(self._document.cloud, orphans)
         stopped = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         seen = OrphanObservation(
             environment=self._document.environment,
@@ -126,7 +126,7 @@ class OrphanWatchdog:
             watts_rated=known.watts_rated,
             without_local_disks=known.without_local_disks,
             usd_per_hour=self._usd(orphans),
-            attempts=ledger.failed_since(WATCHDOG, now - attempts.REMEMBERED),
+            attempts=ledger.open_attempts_since(WATCHDOG, now - attempts.ATTEMPTS_KEPT),
         )
         named = {i.id: rule.name for i in orphans if (rule := seen.rule_of(i, now)) is not None}
         # a brake of a rule applies to the instances that it matches, as a brake of a pool does to its instances

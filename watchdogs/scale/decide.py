@@ -22,7 +22,7 @@ from gpufleet.domain.decisions import Action, Decision, Plan, Reason
 from gpufleet.domain.durations import approximate
 from watchdogs.scale.hours import active
 from watchdogs.scale.missing_data import missing
-from watchdogs.scale.view import Demand, Need, Pressure, ScalePool
+from watchdogs.scale.view import Demand, Need, Pressure, ScalePoolView
 
 WATCHDOG: Final = "scale"
 SPARE: Final = 0.5
@@ -36,12 +36,12 @@ QUEUE_WITHIN_S: Final = 60.0
 """A queue is processed within this time, or within a cold start if that takes longer."""
 
 
-def decide(views: Sequence[ScalePool], now: datetime) -> Plan:
+def decide(views: Sequence[ScalePoolView], now: datetime) -> Plan:
     """One decision for each pool."""
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(_pool(view, now) for view in views))
 
 
-def _pool(view: ScalePool, now: datetime) -> Decision:
+def _pool(view: ScalePoolView, now: datetime) -> Decision:
     if view.paused_by is not None:
         return _keep(view, Reason.PAUSED, view.paused_by)
     if view.target_held_by is not None and view.min <= view.target <= view.max:
@@ -56,7 +56,7 @@ def _pool(view: ScalePool, now: datetime) -> Decision:
     return _down(view, wanted, most)
 
 
-def least(view: ScalePool, now: datetime) -> Need:
+def least(view: ScalePoolView, now: datetime) -> Need:
     """The fewest replicas that this watchdog would not raise again soon, between min and max of the pool.
 
     Whatever prevents a lower target keeps the replicas, too. Unknown load needs nothing.
@@ -71,12 +71,12 @@ def least(view: ScalePool, now: datetime) -> Need:
     return Need(replicas=left, reason=Reason.LOAD_NEEDS_ALL, detail=obstacle)
 
 
-def _most(view: ScalePool, now: datetime) -> Need:
+def _most(view: ScalePoolView, now: datetime) -> Need:
     """The largest need."""
     return max(_needs(view, now), key=lambda need: need.replicas)
 
 
-def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
+def _needs(view: ScalePoolView, now: datetime) -> Iterator[Need]:
     rule = active(view.policy.schedule, now)
     if rule is None:
         yield Need(replicas=view.min, reason=Reason.POOL_FLOOR, detail=f"min is {view.min}")
@@ -94,7 +94,7 @@ def _needs(view: ScalePool, now: datetime) -> Iterator[Need]:
         yield from _of_pressure(view, view.pressure)
 
 
-def _of_demand(view: ScalePool, demand: Demand) -> Iterator[Need]:
+def _of_demand(view: ScalePoolView, demand: Demand) -> Iterator[Need]:
     needed = with_spare(demand.peak, view.policy.headroom)
     detail = (
         f"work for {demand.now:.2f} replicas, up to {demand.peak:.2f} within {approximate(view.policy.down_after)}, "
@@ -108,7 +108,7 @@ def with_spare(peak: float, headroom: float) -> float:
     return max(peak + SPARE * math.sqrt(peak), peak * (1 + headroom))
 
 
-def _of_pressure(view: ScalePool, pressure: Pressure) -> Iterator[Need]:
+def _of_pressure(view: ScalePoolView, pressure: Pressure) -> Iterator[Need]:
     policy, replicas = view.policy, pressure.reporting
     if pressure.backlog_s is not None:
         yield from _of_backlog(view, pressure, pressure.backlog_s)
@@ -131,7 +131,7 @@ def _of_pressure(view: ScalePool, pressure: Pressure) -> Iterator[Need]:
             yield Need(replicas=wanted, reason=Reason.OBJECTIVE_MISSED, detail=detail)
 
 
-def _of_backlog(view: ScalePool, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
+def _of_backlog(view: ScalePoolView, pressure: Pressure, backlog_s: float) -> Iterator[Need]:
     """Replicas that process the queue in the time of a cold start: a new replica cannot help sooner."""
     if pressure.waiting > view.policy.waiting_per_replica_above * pressure.reporting:
         usual = pressure.reporting if view.demand is None else view.demand.now
@@ -140,7 +140,7 @@ def _of_backlog(view: ScalePool, pressure: Pressure, backlog_s: float) -> Iterat
         yield Need(replicas=wanted, reason=Reason.LOAD_HIGH, detail=detail)
 
 
-def _down(view: ScalePool, wanted: int, most: Need) -> Decision:
+def _down(view: ScalePoolView, wanted: int, most: Need) -> Decision:
     if wanted == view.target:
         reason = Reason.LOAD_NEEDS_ALL if most.reason is Reason.LOAD_HIGH else most.reason
         return _keep(view, reason if view.target > view.min else Reason.AS_WANTED, most.detail)
@@ -158,7 +158,7 @@ def _down(view: ScalePool, wanted: int, most: Need) -> Decision:
     return _move(view, left, Reason.LOAD_LOW, f"{highest} fits into {left}")
 
 
-def _possible_decrease(view: ScalePool, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
+def _possible_decrease(view: ScalePoolView, pressure: Pressure, left: int, most: int) -> tuple[int, str | None]:
     """The fewest replicas from `left` to `most` that carry the highest load, and why fewer do not."""
     why = None
     while left < most and (obstacle := _obstacle(view, pressure, left)) is not None:
@@ -166,7 +166,7 @@ def _possible_decrease(view: ScalePool, pressure: Pressure, left: int, most: int
     return left, why
 
 
-def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
+def _obstacle(view: ScalePoolView, pressure: Pressure, left: int) -> str | None:
     """Why `left` replicas do not carry the highest load of the window; None: they do."""
     policy = view.policy
     if left == 0:
@@ -193,7 +193,7 @@ def _obstacle(view: ScalePool, pressure: Pressure, left: int) -> str | None:
     return None
 
 
-def _last_work(view: ScalePool, pressure: Pressure) -> str | None:
+def _last_work(view: ScalePoolView, pressure: Pressure) -> str | None:
     """The work of the last replica within the window: a pool with work keeps at least one replica."""
     for what, amount in (
         ("requests at once", pressure.running_peak + pressure.waiting_peak),
@@ -210,7 +210,7 @@ def _whole(replicas: float) -> int:
     return math.ceil(replicas - 1e-9)
 
 
-def _move(view: ScalePool, to: int, reason: Reason, detail: str) -> Decision:
+def _move(view: ScalePoolView, to: int, reason: Reason, detail: str) -> Decision:
     # a policy without a dry run must not end anything; it may grow the pool for waiting requests
     if not view.policy_seen and to < view.target:
         return _keep(view, Reason.POLICY_UNSEEN, f"would set {to}: {detail}")
@@ -228,7 +228,7 @@ def _move(view: ScalePool, to: int, reason: Reason, detail: str) -> Decision:
     )
 
 
-def _keep(view: ScalePool, reason: Reason, detail: str) -> Decision:
+def _keep(view: ScalePoolView, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=view.name,
         pool=view.name,
@@ -239,7 +239,7 @@ def _keep(view: ScalePool, reason: Reason, detail: str) -> Decision:
     )
 
 
-def _evidence(view: ScalePool) -> dict[str, str]:
+def _evidence(view: ScalePoolView) -> dict[str, str]:
     found: dict[str, object] = {
         "target": view.target,
         "ready": view.ready,

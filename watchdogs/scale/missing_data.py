@@ -3,13 +3,13 @@
 from typing import Final
 
 from gpufleet.domain.durations import approximate
-from watchdogs.scale.view import Pressure, ScalePool
+from watchdogs.scale.view import Pressure, ScalePoolView
 
 MIN_COVERAGE: Final = 0.9
 """Share of `down_after` that the metrics store must have samples of, or the peak of the window is unknown."""
 
 
-def missing(view: ScalePool) -> str | None:
+def missing(view: ScalePoolView) -> str | None:
     """What is unknown of the load of a pool; None: everything that a smaller target needs is known."""
     seen, policy = view.pressure, view.policy
     read = 0 if seen is None else min(seen.reporting, view.ready - view.without_metrics)
@@ -26,7 +26,7 @@ def missing(view: ScalePool) -> str | None:
     return _objective(view, seen)
 
 
-def _objective(view: ScalePool, seen: Pressure) -> str | None:
+def _objective(view: ScalePoolView, seen: Pressure) -> str | None:
     if seen.running_peak <= 0:
         return None  # without traffic there is no latency
     for what, peak, objective in (

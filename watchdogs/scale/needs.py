@@ -16,7 +16,7 @@ from watchdogs import boots
 from watchdogs.ports import Metrics
 from watchdogs.scale import hours, pressure
 from watchdogs.scale.decide import least
-from watchdogs.scale.view import Need, ScalePool
+from watchdogs.scale.view import Need, ScalePoolView
 
 HORIZON: Final = timedelta(hours=1)
 """An instance that is needed again within this time is kept: a new one needs a cold start, and spot capacity."""
@@ -42,7 +42,7 @@ def needed_soon(  # noqa: PLR0913, PLR0917 - what a look at some pools consists 
         policy = policies.get(pool.name)
         if policy is None:
             continue
-        view = ScalePool(
+        view = ScalePoolView(
             name=pool.name,
             policy=policy,
             target=targets[pool.name],

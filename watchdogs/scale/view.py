@@ -57,7 +57,7 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePool:
+class ScalePoolView:
     """One pool."""
 
     name: str

@@ -20,7 +20,7 @@ from watchdogs.ports import Ports
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import WATCHDOG, decide
 from watchdogs.scale.needs import cold_starts
-from watchdogs.scale.view import ScalePool
+from watchdogs.scale.view import ScalePoolView
 
 RULES: Final = ExecutionRules(watchdog=WATCHDOG, fails_alone=False, key_prefix=f"{WATCHDOG}:")
 
@@ -33,7 +33,7 @@ class ScaleWatchdog:
         self._ports = ports
         self._digests = digests(document, WATCHDOG)
 
-    def dry(self) -> Pass[tuple[ScalePool, ...]]:
+    def dry(self) -> Pass[tuple[ScalePoolView, ...]]:
         """Observe and decide without acting. The policies of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         views, _ = self._look(now)
@@ -41,7 +41,7 @@ class ScaleWatchdog:
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=views, plan=plan)
 
-    def apply(self) -> Pass[tuple[ScalePool, ...]]:
+    def apply(self) -> Pass[tuple[ScalePoolView, ...]]:
         """Run one pass. Raises OSError when the fleet could not be observed completely; then nothing was changed."""
         now = self._ports.clock.now()
         views, targets = self._look(now)
@@ -82,7 +82,7 @@ class ScaleWatchdog:
             text = f"Pool {decision.pool} scales up from zero: {decision.detail}."
             executor.notify(f"wake:{decision.pool}:{there.version}", text)
 
-    def _look(self, now: datetime) -> tuple[tuple[ScalePool, ...], Mapping[str, Target]]:
+    def _look(self, now: datetime) -> tuple[tuple[ScalePoolView, ...], Mapping[str, Target]]:
         ports = self._ports
         pools = [pool for pool in self._document.pools if pool.watchdogs.scale is not None]
         if not pools:
@@ -109,12 +109,12 @@ class ScaleWatchdog:
         readings: pressure.Readings,
         targets: Mapping[str, Target],
         brakes: Sequence[Brake],
-    ) -> ScalePool:
+    ) -> ScalePoolView:
         if pool.watchdogs.scale is None:
             raise ValueError(f"pool {pool.name!r} has no scale watchdog")
         ready = [i for i in members if (s := statuses.get(i.id)) is not None and s.ready and not s.draining]
         known = [usd for i in ready if (usd := self._ports.prices.usd_per_hour(i)) is not None]
-        return ScalePool(
+        return ScalePoolView(
             name=pool.name,
             target=targets[pool.name].value if pool.name in targets else pool.target,
             min=pool.min,

@@ -39,7 +39,7 @@ RULES: Final = ExecutionRules(
     watchdog=WATCHDOG,
     brakes=frozenset({BrakeKind.PAUSE, BrakeKind.KEEP}),
     tag_keeps=True,
-    taken_anyway=frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS}),
+    ended_by_cloud_anyway=frozenset({Reason.PREEMPTED, Reason.RUN_ENDS, Reason.TERM_ENDS}),
     key_prefix=f"{WATCHDOG}:",
 )
 
@@ -196,7 +196,7 @@ class SpotActor:
         self._alert(plan)
         drains: list[Drain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
-            if lifecycle.TAKEN_FROM in decision.evidence:
+            if lifecycle.PREEMPTED_FROM in decision.evidence:
                 self._executor.attempt(decision, self._give_up_place)
             elif decision.reason in lifecycle.END_AT_ONCE:
                 self._executor.attempt(decision, self._end)
@@ -281,7 +281,7 @@ class SpotActor:
 
     def _give_up_place(self, decision: Decision) -> Outcome:
         """Remove an instance that its cloud ended from its group, so that the group does not replace it there."""
-        name = decision.evidence[lifecycle.TAKEN_FROM]
+        name = decision.evidence[lifecycle.PREEMPTED_FROM]
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:
             return self._executor.cancelled(decision, "it is running")
@@ -347,7 +347,7 @@ class SpotActor:
             names = ", ".join(f"{d.resource} ({d.detail})" for d in crashed)
             text = (
                 f"Pool {pool.name}: {len(crashed)} of its engines crashed and are replaced: {names}. If crashes"
-                f" continue, each replacement waits longer, up to {approximate(lifecycle.LONGEST_WAIT)}:"
+                f" continue, each replacement waits longer, up to {approximate(lifecycle.MAX_CRASH_WAIT)}:"
                 " check the engine log."
             )
             self._executor.notify(f"alert:{pool.name}:engine_crashed:{self._ports.clock.now():%Y%m%d%H}", text)

@@ -19,7 +19,7 @@ from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 from watchdogs.spot import lifecycle, risk, zones
 from watchdogs.spot.limits import CHOSEN, within_budgets, within_ceilings, within_certainty
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.sizes import Sizes, ends_of_runs, mark_ending_as_leaving, reserved_group, surge
 
 WATCHDOG: Final = "spot"
@@ -30,7 +30,7 @@ _LAUNCH_BLOCKED: Final = frozenset({Reason.BOOTS_FAILING, Reason.CANNOT_LAUNCH})
 _TOO_MANY: Final = "its size is larger than needed now"
 
 
-def decide(pools: Sequence[SpotPool], now: datetime, spend: SpendRate | None = None) -> Plan:
+def decide(pools: Sequence[SpotPoolView], now: datetime, spend: SpendRate | None = None) -> Plan:
     """One decision for every group, and one for every instance that is ended or deliberately kept.
 
     `spend`: current cost of the whole fleet; None: it has no limit.
@@ -41,7 +41,7 @@ def decide(pools: Sequence[SpotPool], now: datetime, spend: SpendRate | None = N
     return Plan(watchdog=WATCHDOG, at=now, decisions=tuple(decisions), budget=budget, spend=spend)
 
 
-def split(seen: SpotPool, now: datetime) -> list[Decision]:
+def split(seen: SpotPoolView, now: datetime) -> list[Decision]:
     """The decisions for one pool, before budgets and ceilings."""
     if seen.paused_by is not None:
         return [_keep(seen, group, Reason.PAUSED, seen.paused_by) for group in seen.groups]
@@ -70,7 +70,7 @@ def split(seen: SpotPool, now: datetime) -> list[Decision]:
     return decisions if pool.policy_seen else [_unseen(decision) for decision in decisions]
 
 
-def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
+def _spot(pool: SpotPoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     """Grow where spot is available, drop unanswered requests, shrink what the target no longer needs.
 
     A group that is launching an instance by itself is asked, too, so that the pass waits for its answer.
@@ -97,7 +97,7 @@ def _spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     return decisions + _surplus_spot(pool, sizes, now)
 
 
-def _asks(pool: SpotPool, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
+def _asks(pool: SpotPoolView, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int], Reason]:
     """How many more to request of each spot group now, and why: some are missing, or one moves."""
     if zones.is_out_of_time(pool, now):
         return {}, Reason.SPOT_WANTED
@@ -107,7 +107,7 @@ def _asks(pool: SpotPool, sizes: Sizes, now: datetime) -> tuple[Mapping[str, int
     return asks, Reason.SPOT_WANTED
 
 
-def _growth(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _growth(pool: SpotPoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     cost = None if group.usd_per_hour is None else -group.usd_per_hour * (size - group.desired)
     unknown = zones.unpriced(pool, group)
     if unknown is None:
@@ -116,7 +116,7 @@ def _growth(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail:
     return replace(grown, usd_per_hour=cost, evidence={zones.CEILING: f"not checked: {unknown}"})
 
 
-def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
+def _move(pool: SpotPoolView, sizes: Sizes, now: datetime) -> str | None:
     """The group where one spot instance would be safer; only for a stable pool, and only with a surge allowed."""
     if pool.policy.max_surge < 1 or pool.spare == 0:
         return None  # without a spare each loss matters, and more zones mean more losses (docs/watchdog-defaults.md)
@@ -137,7 +137,7 @@ def _move(pool: SpotPool, sizes: Sizes, now: datetime) -> str | None:
     return risk.best_move(spots, zones.counts(pool), needed, goals, zones.MIN_GAIN)
 
 
-def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
+def _surplus_spot(pool: SpotPoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     """Drain one surplus instance once enough others are ready: a marked one first, then of the least useful zone."""
     if sizes.spot_ready <= sizes.spot_needed or lifecycle.is_draining_any(pool, now):
         return []
@@ -153,7 +153,7 @@ def _surplus_spot(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]
     return [*(_kept(pool, member) for member in kept), *ends]
 
 
-def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
+def _on_demand(pool: SpotPoolView, sizes: Sizes, now: datetime) -> list[Decision]:
     """Buy what neither reserved nor spot provides in time; give back what is not needed any more."""
     group = pool.fallback()
     if group is None:
@@ -165,7 +165,7 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     open_zones = [] if zones.is_out_of_time(pool, now) else zones.requestable_groups(pool, now)
     if lacks > 0 and sizes.spot_missing > 0 and open_zones:
         # spot starts as fast as on-demand, so all zones are asked before on-demand is bought
-        lacks = min(lacks, sizes.doubtful - sizes.on_demand)
+        lacks = min(lacks, sizes.likely_preempted - sizes.on_demand)
         if lacks <= 0:
             names = ", ".join(one.name for one in open_zones)
             return [_keep(pool, group, Reason.SPOT_WANTED, f"spot is requested in these groups first: {names}")]
@@ -180,7 +180,7 @@ def _on_demand(pool: SpotPool, sizes: Sizes, now: datetime) -> list[Decision]:
     return _give_back(pool, group, sizes, now)
 
 
-def _obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Decision | None:
+def _obstacle(pool: SpotPoolView, group: GroupView, now: datetime) -> Decision | None:
     """Why nothing is bought although instances are missing; None: it may be."""
     closed = (
         group.frozen
@@ -191,7 +191,7 @@ def _obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Decision | Non
     return None if closed is None else _keep(pool, group, closed.reason, closed.detail)
 
 
-def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
+def _fallback(pool: SpotPoolView, group: GroupView, sizes: Sizes, lacks: int) -> Decision:
     """Grow the fallback group by `lacks`, up to its maximum; or state that they were requested already."""
     there = len(pool.members_of(group.name))
     most = max(group.max, there)
@@ -210,13 +210,13 @@ def _fallback(pool: SpotPool, group: GroupView, sizes: Sizes, lacks: int) -> Dec
 
 
 def _why_missing(sizes: Sizes) -> str:
-    if sizes.doubtful == 0:
+    if sizes.likely_preempted == 0:
         return f"no zone has spot capacity for {sizes.missing} missing"
-    boots = f"{sizes.doubtful} booting spot instances: as many were preempted recently before they were ready"
+    boots = f"{sizes.likely_preempted} booting spot instances: as many were preempted recently before they were ready"
     return f"{sizes.missing} missing, not counting {boots}"
 
 
-def _not_more(pool: SpotPool, group: GroupView, asked: int) -> str:
+def _not_more(pool: SpotPoolView, group: GroupView, asked: int) -> str:
     """Why no more fallback capacity is requested although more is wanted."""
     if asked <= 0:
         return f"at its maximum size of {group.max}"
@@ -224,7 +224,7 @@ def _not_more(pool: SpotPool, group: GroupView, asked: int) -> str:
     return f"{asked} requested" if refused is None else f"{asked} requested, the cloud refuses: {refused}"
 
 
-def _give_back(pool: SpotPool, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
+def _give_back(pool: SpotPoolView, group: GroupView, sizes: Sizes, now: datetime) -> list[Decision]:
     """Give back one on-demand instance when spot was ready for the hold and the others meet the target."""
     needed = max(0, pool.target - sizes.stable)
     # a late instance replaces none, and is ended when none is needed
@@ -262,7 +262,7 @@ def _give_back_first(member: PoolMember) -> tuple[object, ...]:
     return member.late, member.ready, not member.is_marked, member.requests_in_flight, age, member.id
 
 
-def _places_of_taken(pool: SpotPool) -> list[Decision]:
+def _places_of_taken(pool: SpotPoolView) -> list[Decision]:
     """Remove reclaimed instances from their groups, and lower the groups."""
     return [
         Decision(
@@ -271,14 +271,14 @@ def _places_of_taken(pool: SpotPool) -> list[Decision]:
             action=Action.END,
             reason=Reason.PREEMPTED,
             detail="preempted by its cloud; removed from its group",
-            evidence={lifecycle.TAKEN_FROM: group.name},
+            evidence={lifecycle.PREEMPTED_FROM: group.name},
         )
         for group in pool.groups
         for key in group.taken
     ]
 
 
-def _drained(pool: SpotPool) -> list[Decision]:
+def _drained(pool: SpotPoolView) -> list[Decision]:
     """End instances that drained for a notice or for this watchdog, and lower their groups.
 
     Otherwise the group would launch another one in the zone that just ran out of capacity. An instance that its cloud
@@ -302,7 +302,7 @@ def _drained(pool: SpotPool) -> list[Decision]:
     return decisions
 
 
-def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
+def _failed(pool: SpotPoolView, now: datetime) -> list[Decision]:
     """End instances whose boot failed or whose engine crashed, without a drain: they serve nothing.
 
     They count as missing already, so a replacement is requested in the best zone. Their group is lowered, or each
@@ -335,7 +335,7 @@ def _failed(pool: SpotPool, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _launched_by_closed_groups(pool: SpotPool, now: datetime) -> list[Decision]:
+def _launched_by_closed_groups(pool: SpotPoolView, now: datetime) -> list[Decision]:
     """End what a group launched by itself to replace failed boots: it would repeat this without end."""
     decisions: list[Decision] = []
     for group in pool.groups:
@@ -351,7 +351,7 @@ def _launched_by_closed_groups(pool: SpotPool, now: datetime) -> list[Decision]:
     return decisions
 
 
-def _crashes(pool: SpotPool, now: datetime) -> list[Decision]:
+def _crashes(pool: SpotPoolView, now: datetime) -> list[Decision]:
     """A note that engines crash repeatedly and that the next one is replaced later."""
     waits = lifecycle.crash_waits(pool, now)
     if not waits:
@@ -368,15 +368,15 @@ def _unseen(decision: Decision) -> Decision:
     return decision.kept(Reason.POLICY_UNSEEN, f"would {decision.action}: {decision.reason.sentence}")
 
 
-def _keep(pool: SpotPool, group: GroupView, reason: Reason, detail: str = "") -> Decision:
+def _keep(pool: SpotPoolView, group: GroupView, reason: Reason, detail: str = "") -> Decision:
     return Decision(resource=group.name, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
 
-def _kept(pool: SpotPool, member: PoolMember) -> Decision:
+def _kept(pool: SpotPoolView, member: PoolMember) -> Decision:
     return lifecycle.kept(pool, member, Reason.KEPT_BY_PEOPLE, member.kept_by or "")
 
 
-def _resize(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _resize(pool: SpotPoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=group.name,
         pool=pool.name,
@@ -388,7 +388,7 @@ def _resize(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail:
     )
 
 
-def _end(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Decision:
+def _end(pool: SpotPoolView, member: PoolMember, reason: Reason, detail: str) -> Decision:
     return Decision(
         resource=member.id,
         pool=pool.name,

@@ -18,7 +18,7 @@ from typing import Final
 from gpufleet.domain.decisions import Action, Decision, PastAction, Reason
 from gpufleet.domain.drains import DrainOwner
 from watchdogs import boots
-from watchdogs.spot.pool_view import Crash, PoolMember, SpotPool
+from watchdogs.spot.pool_view import Crash, PoolMember, SpotPoolView
 
 # readiness
 
@@ -37,7 +37,7 @@ def missed(actions: Iterable[PastAction]) -> dict[str, datetime]:
     return found
 
 
-def readiness_changes(pool: SpotPool, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
+def readiness_changes(pool: SpotPoolView, known: Mapping[str, datetime], now: datetime) -> list[Decision]:
     """Notes for later passes: instances that are not ready any more, and those that are ready again."""
     found: list[Decision] = []
     for member in pool.members:
@@ -48,7 +48,7 @@ def readiness_changes(pool: SpotPool, known: Mapping[str, datetime], now: dateti
     return found
 
 
-def with_late(pool: SpotPool, now: datetime) -> SpotPool:
+def with_late(pool: SpotPoolView, now: datetime) -> SpotPoolView:
     """The pool with members marked as late that have not been ready for too long."""
     late = {m.id for m in pool.members if _is_awaited(m) and now - _due(pool, m) > pool.policy.fallback_after}
     if not late:
@@ -63,7 +63,7 @@ def with_replaced(there: int, late: int, wanted: int) -> int:
     return max(there, there + late - wanted)
 
 
-def hung(pool: SpotPool, now: datetime) -> list[Decision]:
+def hung(pool: SpotPoolView, now: datetime) -> list[Decision]:
     """A keep for each instance that is late, or has drained, for so long that people must check it."""
     late = [
         kept(pool, member, Reason.NOT_READY, f"since {_due(pool, member):%Y-%m-%d %H:%M} UTC")
@@ -81,24 +81,24 @@ def _is_awaited(member: PoolMember) -> bool:
     return member.ready_since is None and not member.leaving and not member.failed
 
 
-def _due(pool: SpotPool, member: PoolMember) -> datetime:
+def _due(pool: SpotPoolView, member: PoolMember) -> datetime:
     """When it should have been ready: after its boot, or when it was first not ready."""
     booted = _booted(pool, member)
     return booted if member.not_ready_since is None else max(booted, member.not_ready_since)
 
 
-def _booted(pool: SpotPool, member: PoolMember) -> datetime:
+def _booted(pool: SpotPoolView, member: PoolMember) -> datetime:
     """When its boot should be over. While its agent reports progress, the limit of the boot applies."""
-    span = boot_span(pool, member)
+    span = expected_boot(pool, member)
     return member.launched_at + (max(span, pool.boot_limit) if member.progresses else span)
 
 
-def boot_span(pool: SpotPool, member: PoolMember) -> timedelta:
+def expected_boot(pool: SpotPoolView, member: PoolMember) -> timedelta:
     """Expected duration of its boot, by its machine type if boots of that type are known."""
     return member.boot_expected or pool.boot_expected
 
 
-def kept(pool: SpotPool, member: PoolMember, reason: Reason, detail: str) -> Decision:
+def kept(pool: SpotPoolView, member: PoolMember, reason: Reason, detail: str) -> Decision:
     """A decision that keeps a member, and why."""
     return Decision(resource=member.id, pool=pool.name, action=Action.KEEP, reason=reason, detail=detail)
 
@@ -111,11 +111,11 @@ def drains_idle(member: PoolMember) -> bool:
     return member.leaving and member.kept_by is None and member.drain_by is DrainOwner.IDLE
 
 
-TAKEN_FROM: Final = "taken from"
+PREEMPTED_FROM: Final = "taken from"
 """Evidence key: the group of a reclaimed instance."""
 
 
-def losses(pool: SpotPool, noted: Collection[str]) -> list[Decision]:
+def losses(pool: SpotPoolView, noted: Collection[str]) -> list[Decision]:
     """Notes that the cloud reclaims instances that this watchdog does not end: they count as losses of the zone."""
     found: list[Decision] = []
     for member in (m for m in pool.members if m.under_notice and m.id not in noted):
@@ -126,7 +126,7 @@ def losses(pool: SpotPool, noted: Collection[str]) -> list[Decision]:
     return found
 
 
-def is_draining_any(pool: SpotPool, now: datetime) -> bool:
+def is_draining_any(pool: SpotPoolView, now: datetime) -> bool:
     """Whether a member is draining, so that the next end waits.
 
     Instances that people drained or keep do not count, since they may stay for days; nor do drains that take too
@@ -139,7 +139,7 @@ def is_draining_any(pool: SpotPool, now: datetime) -> bool:
     )
 
 
-def drains_too_long(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
+def drains_too_long(pool: SpotPoolView, member: PoolMember, now: datetime) -> bool:
     """Whether its drain is long overdue: its agent hangs, or the person who drained it forgot it."""
     since = member.not_ready_since
     if since is None or not _is_leaving(member) or member.under_notice:
@@ -176,12 +176,12 @@ def first_drainable(order: Sequence[PoolMember]) -> tuple[list[PoolMember], Pool
 END_AT_ONCE: Final = boots.FAILED_REASONS | {Reason.ENGINE_CRASHED}
 """Reasons of instances that serve nothing: they are ended without a drain."""
 
-LONGEST_WAIT: Final = timedelta(minutes=30)
+MAX_CRASH_WAIT: Final = timedelta(minutes=30)
 """Longest pause between two replacements of engines that crash repeatedly."""
 _FIRST_WAIT: Final = timedelta(minutes=1)
 STABLE_AFTER: Final = timedelta(hours=1)
 """Time without a crash after which the next one is replaced at once again."""
-TOGETHER: Final = timedelta(minutes=5)
+CRASH_CLUSTER: Final = timedelta(minutes=5)
 """Crashes this close to the first one count as one: the same request may crash several engines."""
 
 
@@ -191,7 +191,7 @@ def fixed(pool: str, by: str) -> Decision:
     return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
 
 
-def fixed_at(actions: Sequence[PastAction]) -> dict[str, datetime]:
+def retry_requested_at(actions: Sequence[PastAction]) -> dict[str, datetime]:
     """By pool: the time of the last such note."""
     return {
         past.resource: past.at for past in actions if past.resource == past.pool and past.reason is Reason.AS_WANTED
@@ -208,7 +208,7 @@ def crashes(actions: Iterable[PastAction]) -> dict[str, list[Crash]]:
     return found
 
 
-def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
+def crash_waits(pool: SpotPoolView, now: datetime) -> list[datetime]:
     """Times at which crashed engines are replaced, of those whose replacement waits: after growing pauses.
 
     Otherwise a crash that recurs on each new instance would buy one instance after the other. After a note that the
@@ -218,11 +218,11 @@ def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
     waits: list[datetime] = []
     rounds, began, last = 0, None, None
     for crash in sorted((*pool.crashes, *there), key=lambda crash: crash.at):
-        if pool.fixed_at is not None and crash.at <= pool.fixed_at:
+        if pool.retry_requested_at is not None and crash.at <= pool.retry_requested_at:
             continue
         if began is None or last is None or crash.at - last >= STABLE_AFTER:
             rounds, began = 0, crash.at
-        elif crash.at - began > TOGETHER:
+        elif crash.at - began > CRASH_CLUSTER:
             rounds, began = rounds + 1, crash.at
         last = crash.at
         if not crash.replaced:
@@ -233,7 +233,7 @@ def crash_waits(pool: SpotPool, now: datetime) -> list[datetime]:
 def _wait(rounds: int) -> timedelta:
     """Pause after this number of earlier rounds of crashes."""
     # the exponent is bounded: an engine may crash for days
-    return min(LONGEST_WAIT, _FIRST_WAIT * 2 ** (min(rounds, 10) - 1)) if rounds > 0 else timedelta(0)
+    return min(MAX_CRASH_WAIT, _FIRST_WAIT * 2 ** (min(rounds, 10) - 1)) if rounds > 0 else timedelta(0)
 
 
 _ENDS: Final = frozenset({Action.END, Action.REPLACE})

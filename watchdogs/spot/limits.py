@@ -24,7 +24,7 @@ from gpufleet.domain.decisions import Action, ChangeBudget, Decision, Objection,
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from watchdogs import budgets
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.sizes import is_over, mark_ending_as_leaving, surge
 
 # certainty
@@ -33,7 +33,7 @@ OF: Final = "because_of"
 """Evidence key: the other resource that the reason of a decision is about."""
 
 
-def within_certainty(pool: SpotPool, decisions: Sequence[Decision]) -> list[Decision]:
+def within_certainty(pool: SpotPoolView, decisions: Sequence[Decision]) -> list[Decision]:
     """The decisions, with keeps for those about resources of unknown state, and one decision about each of these."""
     held = {group.name: group.frozen for group in pool.groups if group.frozen is not None}
     suspended = {group.name: group.suspended for group in pool.groups if group.suspended}
@@ -49,7 +49,7 @@ def within_certainty(pool: SpotPool, decisions: Sequence[Decision]) -> list[Deci
     return found + [_kept(pool, key, why) for key, why in held.items() if key not in decided]
 
 
-def _certain(pool: SpotPool, decision: Decision, held: Objection | None) -> Decision:
+def _certain(pool: SpotPoolView, decision: Decision, held: Objection | None) -> Decision:
     if held is not None:
         return _kept(pool, decision.resource, held)
     shrinks = decision.action is Action.RESIZE and (decision.to_size or 0) < (decision.from_size or 0)
@@ -62,7 +62,7 @@ def _certain(pool: SpotPool, decision: Decision, held: Objection | None) -> Deci
     return decision.kept(doubt.reason, f"would {decision.action}: {decision.reason.sentence}; {doubt.detail}")
 
 
-def _kept(pool: SpotPool, resource: str, why: Objection) -> Decision:
+def _kept(pool: SpotPoolView, resource: str, why: Objection) -> Decision:
     of = {} if why.of is None else {OF: why.of}
     return Decision(
         resource=resource, pool=pool.name, action=Action.KEEP, reason=why.reason, detail=why.detail, evidence=of
@@ -94,7 +94,7 @@ def _may_be_chosen(past: PastAction) -> bool:
 
 
 def within_budgets(
-    pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime
+    pools: Sequence[SpotPoolView], decisions: Sequence[Decision], now: datetime
 ) -> tuple[list[Decision], ChangeBudget]:
     """The decisions, with keeps for those that exceed a budget, and the budget over all pools.
 
@@ -116,7 +116,7 @@ def within_budgets(
 
 
 def _budgets(
-    pools: Sequence[SpotPool], begun: Mapping[str, Sequence[str]]
+    pools: Sequence[SpotPoolView], begun: Mapping[str, Sequence[str]]
 ) -> tuple[ChangeBudget, dict[str, ChangeBudget]]:
     """The budget over all pools, and that of each pool."""
     parts = {
@@ -126,7 +126,7 @@ def _budgets(
     return budgets.fleet_budget(parts.values(), sum(len(pool.members) for pool in pools), used), parts
 
 
-def _drains_by_choice(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
+def _drains_by_choice(pool: SpotPoolView, member: PoolMember, now: datetime) -> bool:
     """Whether it drains by the choice of this watchdog.
 
     Not if people keep it, its cloud reclaims it, or its term ends.
@@ -160,24 +160,24 @@ STARTS_PER_MAX: Final = 3
 and the return to spot."""
 
 
-def max_counted(pool: SpotPool) -> int:
+def max_counted(pool: SpotPoolView) -> int:
     """Maximum instances of a pool, without those that drain, are under notice, or reach the end of their term."""
     return pool.max + pool.spare + surge(pool.policy)
 
 
-def max_in_all(pool: SpotPool) -> int:
+def max_in_all(pool: SpotPoolView) -> int:
     """Maximum number of instances of a pool, with those that do not count."""
     return pool.max + max_counted(pool)
 
 
-def max_starts(pool: SpotPool) -> int:
+def max_starts(pool: SpotPoolView) -> int:
     """Maximum number of starts of a pool within an hour."""
     stated = pool.policy.max_starts_per_hour
     return STARTS_PER_MAX * pool.max if stated is None else stated
 
 
 def within_ceilings(
-    pools: Sequence[SpotPool], decisions: Sequence[Decision], now: datetime, spend: SpendRate | None = None
+    pools: Sequence[SpotPoolView], decisions: Sequence[Decision], now: datetime, spend: SpendRate | None = None
 ) -> tuple[list[Decision], SpendRate | None]:
     """The decisions, with growth limited to the ceilings, and the cost of the fleet with that growth.
 
@@ -189,7 +189,7 @@ def within_ceilings(
     spend_headroom = None if spend is None else _SpendHeadroom(spend)
     if spend_headroom is not None:
         for headroom in headrooms.values():
-            headroom.reserve_open_requests(spend_headroom)
+            headroom.add_open_requests(spend_headroom)
     return [
         _within(headrooms, spend_headroom, decision) for decision in decisions
     ], None if spend_headroom is None else spend_headroom.spend
@@ -208,7 +208,7 @@ def _within(
 ) -> Decision:
     more = _growth(decision)
     headroom = headrooms.get(decision.pool or "")
-    if headroom is None or more <= 0 or headroom.is_reserved(decision.resource):
+    if headroom is None or more <= 0 or headroom.has_unanswered_request(decision.resource):
         return decision
     usd = headroom.usd_per_hour(decision.resource)
     limits = [*headroom.limits(), *([spend_headroom.limit(usd)] if spend_headroom is not None else [])]
@@ -216,7 +216,7 @@ def _within(
     granted = min(more, max(0, tightest.remaining))
     headroom.take(granted)
     if spend_headroom is not None:
-        spend_headroom.reserve_spend(granted, usd)
+        spend_headroom.add_spend(granted, usd)
     if granted == more:
         return decision
     return _cut(decision, more, granted, tightest)
@@ -252,17 +252,17 @@ def _cut(decision: Decision, more: int, granted: int, limit: _Limit) -> Decision
 class _PoolHeadroom:
     """Instances and open requests of one pool, and what it may still request."""
 
-    def __init__(self, pool: SpotPool, decisions: Sequence[Decision], now: datetime) -> None:
+    def __init__(self, pool: SpotPoolView, decisions: Sequence[Decision], now: datetime) -> None:
         self._pool = pool
         self._groups = {group.name: group for group in pool.groups}
-        more = {d.resource: max(0, _growth(d)) for d in decisions if self.is_reserved(d.resource)}
+        more = {d.resource: max(0, _growth(d)) for d in decisions if self.has_unanswered_request(d.resource)}
         self._asked = {group.name: _open_asks(pool, group) + more.get(group.name, 0) for group in pool.groups}
         there = {group.name: len(pool.members_of(group.name)) for group in pool.groups}
         self._in_all = sum(there.values()) + sum(self._asked.values())
         self._counted = self._in_all - sum(member.leaving for member in mark_ending_as_leaving(pool, now).members)
         self._started = pool.started_this_hour + sum(self._asked.values())
 
-    def is_reserved(self, group: str) -> bool:
+    def has_unanswered_request(self, group: str) -> bool:
         """Whether the group is reserved capacity, which is never limited."""
         return group in self._groups and self._groups[group].capacity_type is CapacityType.RESERVED
 
@@ -270,10 +270,10 @@ class _PoolHeadroom:
         """Highest list price of the machine types of a group; None: unknown."""
         return self._groups[group].max_usd_per_hour
 
-    def reserve_open_requests(self, spend_headroom: "_SpendHeadroom") -> None:
+    def add_open_requests(self, spend_headroom: "_SpendHeadroom") -> None:
         """Add the cost of open requests to the spend."""
         for name, asked in self._asked.items():
-            spend_headroom.reserve_spend(asked, self.usd_per_hour(name))
+            spend_headroom.add_spend(asked, self.usd_per_hour(name))
 
     def limits(self) -> list[_Limit]:
         """Remaining growth by each ceiling; the ceiling that lasts longest comes first."""
@@ -296,7 +296,7 @@ def _limit(reason: Reason, used: int, most: int, of_what: str) -> _Limit:
     return _Limit(reason=reason, remaining=most - used, detail=f"{used} of {most} {of_what}", numbers=numbers)
 
 
-def _open_asks(pool: SpotPool, group: GroupView) -> int:
+def _open_asks(pool: SpotPoolView, group: GroupView) -> int:
     """How many instances a group may still launch at its size, replacements of ended instances included.
 
     Only flex-start groups do not replace.
@@ -326,7 +326,7 @@ class _SpendHeadroom:
         numbers = {"usd_per_hour": str(spend.usd_per_hour), "limit_usd_per_hour": str(spend.limit_usd_per_hour)}
         return _Limit(reason=Reason.SPEND_CEILING, remaining=remaining, detail=detail, numbers=numbers)
 
-    def reserve_spend(self, instances: int, usd_per_hour: Decimal | None) -> None:
+    def add_spend(self, instances: int, usd_per_hour: Decimal | None) -> None:
         """Add instances of that price to the spend."""
         if usd_per_hour is None:
             self.spend = replace(self.spend, unpriced=self.spend.unpriced + instances)

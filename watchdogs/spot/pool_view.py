@@ -11,7 +11,7 @@ from gpufleet.domain.decisions import Objection
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
-from watchdogs.boots import BOOT_DEFAULT
+from watchdogs.boots import DEFAULT_BOOT
 from watchdogs.spot import risk
 
 
@@ -23,7 +23,7 @@ class PoolMember:
     group: str
     launched_at: datetime
     ready_since: datetime | None = None
-    """None: not ready, or not yet."""
+    """None: it is not ready."""
     not_ready_since: datetime | None = None
     """Start of the present time without readiness, as the agent or the ledger states it; of a draining instance, the
     start of its drain. None: it is ready, or only the end of its expected boot is known."""
@@ -115,7 +115,7 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpotPool:
+class SpotPoolView:
     """One pool, at one observation of a pass."""
 
     name: str
@@ -137,10 +137,10 @@ class SpotPool:
     """Crashes for which instances were ended, oldest first."""
     min_target: int = 0
     """The idle watchdog does not lower the target further: min of the pool, or the target that a person holds."""
-    fixed_at: datetime | None = None
+    retry_requested_at: datetime | None = None
     """When a person requested that boots are tried again."""
     on_demand_usd: Decimal | None = None
-    boot_expected: timedelta = BOOT_DEFAULT
+    boot_expected: timedelta = DEFAULT_BOOT
     boot_limit: timedelta = BOOT_LIMIT
     """Longest duration of a boot: the agent ends it then, even if it makes progress."""
     drain_deadline: timedelta = timedelta(minutes=5)

@@ -106,7 +106,7 @@ def recall(events: Sequence[Activity], present_since: Sequence[datetime], now: d
 
 # risk of a placement
 
-TOGETHER: Final = 0.3
+SAME_REGION_LOSS_SHARE: Final = 0.3
 """Of two zones of a region: share of the losses of the safer one that coincide with losses of the other."""
 DEPTH: Final = 0.1
 """Added weight of each further instance lost at once."""
@@ -147,7 +147,7 @@ def risk(places: Sequence[ZonePlacement], counts: Counts, needed: int) -> float:
         total += rate * (SINGLE + SOON_AFTER * (every - rate))
         for other, others in held[index:]:
             if other.region == place.region and others <= spare < count + others:
-                total += TOGETHER * min(rate, other.losses_per_hour)
+                total += SAME_REGION_LOSS_SHARE * min(rate, other.losses_per_hour)
     return total
 
 

@@ -15,7 +15,7 @@ from gpufleet.domain.decisions import Action, Decision, Reason
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from watchdogs.spot import lifecycle, zones
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 _FALLBACK_TYPES: Final = frozenset({CapacityType.ON_DEMAND, CapacityType.FLEX_START})
 
@@ -30,7 +30,7 @@ def surge(policy: SpotPolicy) -> int:
 class Sizes:
     """Instance counts of a pool, and what is missing."""
 
-    def __init__(self, pool: SpotPool, now: datetime, reserved_coming: int) -> None:
+    def __init__(self, pool: SpotPoolView, now: datetime, reserved_coming: int) -> None:
         kinds = {group.name: group.capacity_type for group in pool.groups}
         self.reserved = reserved_coming
         self.reserved_ready = 0
@@ -50,7 +50,7 @@ class Sizes:
                 self.spot += not member.late
                 self.spot_late += member.late
                 self.spot_ready += since is not None
-                young = now - member.launched_at < lifecycle.boot_span(pool, member)
+                young = now - member.launched_at < lifecycle.expected_boot(pool, member)
                 booting += since is None and (member.progresses or young)
             elif kind is CapacityType.RESERVED:
                 self.reserved += not member.late
@@ -68,8 +68,8 @@ class Sizes:
         self.postponed = len(lifecycle.crash_waits(pool, now))
         missing = pool.target - self.reserved - self.spot - self.ending_idle - self.postponed
         # booting instances may be reclaimed like those reclaimed recently, so they are discounted
-        self.doubtful = min(booting, zones.taken_young(pool, now)) if booting else 0
-        self.missing = missing + self.doubtful
+        self.likely_preempted = min(booting, zones.preempted_while_booting(pool, now)) if booting else 0
+        self.missing = missing + self.likely_preempted
         there = lifecycle.with_replaced(self.spot, self.spot_late, self.spot_wanted)
         # on-demand serves until spot is ready: in addition to it at most the surge is requested
         waits = max(self.ending_idle, self.on_demand - surge(pool.policy))
@@ -94,7 +94,7 @@ class GroupTerm(StrEnum):
     """It drains, or its term is over."""
 
 
-def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
+def term(pool: SpotPoolView, group: GroupView, now: datetime) -> GroupTerm:
     """The current phase of a group. At the moment of a change, the new phase applies."""
     if group.opens is not None and now < group.opens:
         return GroupTerm.EARLY
@@ -103,7 +103,7 @@ def term(pool: SpotPool, group: GroupView, now: datetime) -> GroupTerm:
     return _before(pool, group.closes, now)
 
 
-def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
+def _before(pool: SpotPoolView, end: datetime, now: datetime) -> GroupTerm:
     """The current phase of something that the cloud ends at `end`."""
     leaves = end - pool.drain_deadline - MARGIN
     if now >= leaves:
@@ -112,7 +112,7 @@ def _before(pool: SpotPool, end: datetime, now: datetime) -> GroupTerm:
     return GroupTerm.REPLACED if now >= replaced else GroupTerm.OPEN
 
 
-def mark_ending_as_leaving(pool: SpotPool, now: datetime) -> SpotPool:
+def mark_ending_as_leaving(pool: SpotPoolView, now: datetime) -> SpotPoolView:
     """The pool, with those members marked as leaving whose term is almost over."""
     ending = {g.name for g in pool.groups_of(CapacityType.RESERVED) if term(pool, g, now) in _ENDING}
     over = {m.id for m in pool.members if m.ends_at is not None and _before(pool, m.ends_at, now) in _ENDING}
@@ -122,13 +122,13 @@ def mark_ending_as_leaving(pool: SpotPool, now: datetime) -> SpotPool:
     return replace(pool, members=members)
 
 
-def is_over(pool: SpotPool, member: PoolMember, now: datetime) -> bool:
+def is_over(pool: SpotPoolView, member: PoolMember, now: datetime) -> bool:
     """Whether it drains, or must drain, because its term ends."""
     ends = [member.ends_at, *(group.closes for group in pool.groups if group.name == member.group)]
     return any(end is not None and _before(pool, end, now) is GroupTerm.LEAVING for end in ends)
 
 
-def ends_of_runs(pool: SpotPool, now: datetime) -> Sequence[Decision]:
+def ends_of_runs(pool: SpotPoolView, now: datetime) -> Sequence[Decision]:
     """Decisions to drain and end instances before the cloud ends them."""
     return [
         Decision(
@@ -143,7 +143,7 @@ def ends_of_runs(pool: SpotPool, now: datetime) -> Sequence[Decision]:
     ]
 
 
-def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[Decision]:
+def reserved_group(pool: SpotPoolView, group: GroupView, now: datetime) -> Sequence[Decision]:
     """The decisions about one reserved group: its full size within its term if it boots, 0 outside."""
     found = term(pool, group, now)
     listed = len(pool.members_of(group.name)) + group.unseen
@@ -163,7 +163,7 @@ def reserved_group(pool: SpotPool, group: GroupView, now: datetime) -> Sequence[
     return [_sized(pool, group, min(group.desired, listed), Reason.TERM_ENDS, until), *leaving]
 
 
-def _open(pool: SpotPool, group: GroupView, listed: int, now: datetime) -> Decision:
+def _open(pool: SpotPoolView, group: GroupView, listed: int, now: datetime) -> Decision:
     if (failing := group.closed or zones.boots_objection(pool, group, now)) is not None:
         # open requests would fail, too
         return _sized(pool, group, min(group.desired, listed), failing.reason, failing.detail)
@@ -174,7 +174,7 @@ def _open(pool: SpotPool, group: GroupView, listed: int, now: datetime) -> Decis
     return _sized(pool, group, group.max, Reason.RESERVED_IN_FULL, "paid for, used or not")
 
 
-def _sized(pool: SpotPool, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
+def _sized(pool: SpotPoolView, group: GroupView, size: int, reason: Reason, detail: str) -> Decision:
     keeps = size == group.desired
     return Decision(
         resource=group.name,

@@ -18,7 +18,7 @@ from watchdogs.observe.fleet import ObservedFleet
 from watchdogs.policy import digests
 from watchdogs.ports import Ports
 from watchdogs.spot.decide import WATCHDOG
-from watchdogs.spot.pool_view import Crash, GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import Crash, GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.risk import ZoneHistory, recall
 
 LOOK_BACK: Final = timedelta(hours=6)
@@ -94,12 +94,12 @@ class Views:
 
     def of(
         self, pools: Sequence[Pool], fleet: ObservedFleet, known: SpotFacts, now: datetime
-    ) -> tuple[SpotPool, ...]:
+    ) -> tuple[SpotPoolView, ...]:
         """The views of these pools. Raises ValueError for a pool without a spot watchdog."""
         shared = _group_by_pool(pools, fleet, known)
         return tuple(self._of(pool, fleet, known, shared, now) for pool in pools)
 
-    def _of(self, pool: Pool, fleet: ObservedFleet, known: SpotFacts, shared: _ByPool, now: datetime) -> SpotPool:
+    def _of(self, pool: Pool, fleet: ObservedFleet, known: SpotFacts, shared: _ByPool, now: datetime) -> SpotPoolView:
         entry = pool.watchdogs.spot
         if entry is None:
             raise ValueError(f"pool {pool.name!r} has no spot watchdog")
@@ -132,7 +132,7 @@ class Views:
         ready = boots.durations(machines, statuses)
         row = known.targets.get(pool.name)
         target = pool.target if row is None else row.value
-        return SpotPool(
+        return SpotPoolView(
             name=pool.name,
             target=target,
             min_target=target if pool.name in known.target_held else pool.min,
@@ -160,9 +160,9 @@ class Views:
             asked_since=known.asked_since.get(pool.name),
             boots=booted,
             crashes=known.crashes.get(pool.name, ()),
-            fixed_at=known.fixed.get(pool.name),
+            retry_requested_at=known.fixed.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
-            boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.BOOT_DEFAULT)),
+            boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.DEFAULT_BOOT)),
             boot_limit=pool.boot_limit,
             drain_deadline=pool.drain_deadline,
             idle_ends=pool.watchdogs.idle is not None,

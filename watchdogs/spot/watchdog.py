@@ -29,12 +29,12 @@ from watchdogs.ports import CutShortError, Ports
 from watchdogs.spot import acting, lifecycle
 from watchdogs.spot.decide import WATCHDOG, decide
 from watchdogs.spot.limits import OF, chosen_ends
-from watchdogs.spot.pool_view import SpotPool
+from watchdogs.spot.pool_view import SpotPoolView
 from watchdogs.spot.view_builder import SpotFacts, Views
 
-REMEMBERED: Final = timedelta(days=3)
+HISTORY_KEPT: Final = timedelta(days=3)
 """How far back activities are read for the history of a zone: three times `risk.HALF_LIFE`."""
-NOTED_EVERY: Final = timedelta(days=1)
+REPORT_EVERY: Final = timedelta(days=1)
 """How often a lasting problem is recorded again: the ledger is read for three days."""
 ROUNDS: Final = 60
 """Maximum observations in one pass: one per pool with answers before the others, and one per refusal of a zone."""
@@ -49,7 +49,7 @@ class _Observation:
     """One observation of the fleet."""
 
     fleet: ObservedFleet
-    views: tuple[SpotPool, ...]
+    views: tuple[SpotPoolView, ...]
     known: SpotFacts
     spend: SpendRate | None
     """Current cost of all pools; None: the fleet has no limit."""
@@ -71,7 +71,7 @@ class SpotWatchdog:
         self._ends = EndReasons(ports)
         self._acted = False
 
-    def dry(self) -> Pass[tuple[SpotPool, ...]]:
+    def dry(self) -> Pass[tuple[SpotPoolView, ...]]:
         """Observe and decide once without acting. The policies of the plan count as seen afterwards."""
         now = self._ports.clock.now()
         seen = self._look(now, now)
@@ -79,7 +79,7 @@ class SpotWatchdog:
         see_all(self._ports, self._document, WATCHDOG)
         return Pass(observed=seen.views, plan=plan)
 
-    def apply(self) -> Pass[tuple[SpotPool, ...]]:
+    def apply(self) -> Pass[tuple[SpotPoolView, ...]]:
         """Run one pass.
 
         Raises OSError when the fleet could not be observed completely: CutShortError if the pass had acted before.
@@ -92,7 +92,7 @@ class SpotWatchdog:
                 raise CutShortError(str(error)) from error
             raise
 
-    def _rounds(self) -> Pass[tuple[SpotPool, ...]]:
+    def _rounds(self) -> Pass[tuple[SpotPoolView, ...]]:
         """Observe, decide and resize until all groups have answered; then end instances."""
         started = self._ports.clock.now().replace(microsecond=0)  # activities carry whole seconds
         self._observations = _observations_of(self._ports, self._lists)
@@ -164,14 +164,14 @@ class SpotWatchdog:
     def _note_activities(self, now: datetime) -> None:
         happened = self._lists.happened
         if unsaved := happened.unsaved():
-            self._ports.ledger.note_activities(unsaved, now - REMEMBERED)
+            self._ports.ledger.note_activities(unsaved, now - HISTORY_KEPT)
             happened.saved()
 
     def _report(self, executor: Executor, seen: _Observation, plan: Plan) -> None:
         """Notify people once of problems that they must fix. Record each again after a day."""
         for decision in troubles(plan):
             noted_at = seen.known.reported.get((decision.resource, decision.reason))
-            if decision.resource in executor.unresolved or (noted_at and plan.at - noted_at < NOTED_EVERY):
+            if decision.resource in executor.unresolved or (noted_at and plan.at - noted_at < REPORT_EVERY):
                 continue
             if noted_at is None:
                 key = f"{decision.reason}:{decision.resource}:{plan.at:%Y%m%dt%H%M}"
@@ -188,7 +188,7 @@ class SpotWatchdog:
         for view in seen.views:
             self._report_view(executor, view)
 
-    def _report_view(self, executor: Executor, view: SpotPool) -> None:
+    def _report_view(self, executor: Executor, view: SpotPoolView) -> None:
         """Notify people once of each unknown activity and of each suspended process."""
         for name, event in unknown(view.events).items():
             text = f"Pool {view.name}, {event.group}: unknown activity of its cloud: {event.detail.rstrip('.')}."
@@ -200,12 +200,12 @@ class SpotWatchdog:
 
     def _look(self, now: datetime, started: datetime) -> _Observation:
         ports = self._ports
-        self._lists.happened.recall(lambda: ports.ledger.activities(now - REMEMBERED))
+        self._lists.happened.recall(lambda: ports.ledger.activities(now - HISTORY_KEPT))
         pools = [pool for pool in self._document.pools if pool.watchdogs.spot is not None]
         names = [group.name for pool in pools for group in pool.groups]
         fleet = read(ports, self._observations, names, now)
         members = fleet.members
-        actions = ports.ledger.done_since(WATCHDOG, now - REMEMBERED)
+        actions = ports.ledger.done_since(WATCHDOG, now - HISTORY_KEPT)
         lost = frozenset(past.resource for past in actions if past.reason is Reason.PREEMPTED)
         targets = ports.ledger.targets()
         found, activity_errors = self._activities(pools, fleet, targets, lost, now)
@@ -225,13 +225,13 @@ class SpotWatchdog:
             lost=lost,
             boots={boot.key: boot for boot in seen},
             crashes=lifecycle.crashes(actions),
-            fixed=lifecycle.fixed_at(actions),
+            fixed=lifecycle.retry_requested_at(actions),
             kept=kept_by_people([*members.values()], brakes, now),
             target_held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
             reported={(past.resource, past.reason): past.at for past in actions if past.reason in TROUBLES},
             actions=actions,
-            asked=frozenset(ports.ledger.failed_since(WATCHDOG, now - budgets.HOUR)),
+            asked=frozenset(ports.ledger.open_attempts_since(WATCHDOG, now - budgets.HOUR)),
         )
         views = self._views.of(pools, fleet, known, now)
         spend = self._spend(fleet.listed.values())
@@ -308,7 +308,7 @@ class SpotWatchdog:
             # a pool without a spare moves nothing while it is complete, so the history of its zones is not needed
             if pool.spare > 0 or not is_stable(fleet.groups, names, wanted):
                 needed |= names
-        since, happened = now - REMEMBERED, self._lists.happened
+        since, happened = now - HISTORY_KEPT, self._lists.happened
         errors = happened.read_new(self._ports.groups, fleet.groups.values(), needed, since, now)
         for name, error in errors.items():
             self._ports.log.error("activities_unreadable", group=name, error=error)
@@ -333,7 +333,7 @@ def _with_launches(events: Sequence[Activity], seen: Sequence[Boot], now: dateti
             instance_id=boot.instance_id,
         )
         for boot in seen
-        if boot.instance_id not in known and now - boot.launched_at < REMEMBERED
+        if boot.instance_id not in known and now - boot.launched_at < HISTORY_KEPT
     ]
     return sorted([*events, *launches], key=lambda event: event.at)
 

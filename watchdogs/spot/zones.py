@@ -17,7 +17,7 @@ from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType
 from watchdogs import boots
 from watchdogs.spot import risk
-from watchdogs.spot.pool_view import GroupView, SpotPool
+from watchdogs.spot.pool_view import GroupView, SpotPoolView
 from watchdogs.spot.risk import LOSSES, TROUBLE_HALF_LIFE
 
 ZONE_SHARE: Final = 0.5
@@ -28,8 +28,8 @@ OTHERS_AFTER: Final = 1 / 3
 """Share of `fallback_after` after which further zones are asked in addition to those without an answer. A zone with
 capacity answers within seconds."""
 FAILING_BOOTS: Final = 3
-"""Failed boots within `BOOT_SPAN` that stop a group's growth."""
-BOOT_SPAN: Final = timedelta(hours=1)
+"""Failed boots within `FAILED_BOOT_WINDOW` that stop a group's growth."""
+FAILED_BOOT_WINDOW: Final = timedelta(hours=1)
 TRY_AGAIN: Final = timedelta(minutes=30)
 """Shortest interval between two moves to the same zone."""
 ADD_EXTRA: Final = 0.1
@@ -45,7 +45,7 @@ MIN_GAIN: Final = 0.01
 """Drops per hour that a move to another zone must prevent, since it costs a drain and a boot."""
 CEILING: Final = "price_ceiling"
 """Evidence key: that the price ceiling was not checked, and why."""
-YOUNG_SPAN: Final = TROUBLE_HALF_LIFE
+PREEMPTION_DISCOUNT_SPAN: Final = TROUBLE_HALF_LIFE
 """How long a loss before readiness discounts booting instances: losses come in clusters."""
 _ANSWERS: Final = LOSSES | {ActivityKind.LAUNCHED}
 _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
@@ -53,7 +53,7 @@ _LAUNCHES: Final = frozenset({ActivityKind.LAUNCHED, ActivityKind.IN_PROGRESS})
 
 
 def allocate_requests(
-    pool: SpotPool, missing: int, now: datetime, besides: Collection[str] = ()
+    pool: SpotPoolView, missing: int, now: datetime, besides: Collection[str] = ()
 ) -> Mapping[str, int]:
     """How many more to request of each group now. `besides`: groups to leave out."""
     asks: dict[str, int] = {}
@@ -84,7 +84,7 @@ def allocate_requests(
     return asks
 
 
-def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
+def with_others(pool: SpotPoolView, asks: Mapping[str, int], most: int, now: datetime) -> Mapping[str, int]:
     """The requests, with further zones once one has refused or is slow: one instance each, `most` in total.
 
     All instances are kept until enough are ready; the surplus is given back then.
@@ -102,12 +102,12 @@ def with_others(pool: SpotPool, asks: Mapping[str, int], most: int, now: datetim
     return found
 
 
-def is_out_of_time(pool: SpotPool, now: datetime) -> bool:
+def is_out_of_time(pool: SpotPoolView, now: datetime) -> bool:
     """Whether this pass has waited for the groups of the pool for `fallback_after`. It requests nothing more then."""
     return pool.asked_since is not None and now - pool.asked_since >= pool.policy.fallback_after
 
 
-def _named(pool: SpotPool, now: datetime) -> set[str]:
+def _named(pool: SpotPoolView, now: datetime) -> set[str]:
     """Spot groups in zones that a recent refusal named as zones with capacity.
 
     It counts for at most the longest pause after refusals: clouds sometimes name zones that refuse then.
@@ -119,12 +119,12 @@ def _named(pool: SpotPool, now: datetime) -> set[str]:
     return {name for name, zone in spot.items() if zone in zones}
 
 
-def _share(pool: SpotPool) -> int:
+def _share(pool: SpotPoolView) -> int:
     """Maximum instances in one zone while other zones have capacity: the most that the loss of one zone may cost."""
     return max(1, math.ceil(ZONE_SHARE * (pool.target + pool.spare)))
 
 
-def counts(pool: SpotPool) -> dict[str, int]:
+def counts(pool: SpotPoolView) -> dict[str, int]:
     """Number of counting spot instances, by group."""
     found = {group.name: 0 for group in pool.groups_of(CapacityType.SPOT)}
     for member in pool.members:
@@ -133,7 +133,7 @@ def counts(pool: SpotPool) -> dict[str, int]:
     return found
 
 
-def extra(pool: SpotPool, base: int, now: datetime) -> int:
+def extra(pool: SpotPoolView, base: int, now: datetime) -> int:
     """1 if one more instance than the spare is worth its price because the loss of a zone would exceed the spare;
     else 0.
 
@@ -158,7 +158,7 @@ def extra(pool: SpotPool, base: int, now: datetime) -> int:
     return 1 if risk_now - risk.risk(spots, risk.with_one_more(held, best), needed) > ADD_EXTRA else 0
 
 
-def taken_young(pool: SpotPool, now: datetime) -> int:
+def preempted_while_booting(pool: SpotPoolView, now: datetime) -> int:
     """How many spot instances were reclaimed recently before they were ready.
 
     For instances that were never observed, their groups may report launch and end.
@@ -168,7 +168,7 @@ def taken_young(pool: SpotPool, now: datetime) -> int:
     young = sum(
         boot.ended_why is ActivityKind.PREEMPTED and boot.ready_at is None and boots.was_watched(boot)
         for boot in seen
-        if boot.left_at is not None and now - boot.left_at < YOUNG_SPAN
+        if boot.left_at is not None and now - boot.left_at < PREEMPTION_DISCOUNT_SPAN
     )
     known = {boot.instance_id for boot in pool.boots}
     launched = {event.instance_id: event.at for event in pool.events if event.kind in _LAUNCHES}
@@ -176,13 +176,13 @@ def taken_young(pool: SpotPool, now: datetime) -> int:
         event.instance_id
         for event in pool.events
         if event.kind in LOSSES and event.group in spot and event.instance_id not in known
-        if event.instance_id in launched and now - event.at < YOUNG_SPAN
+        if event.instance_id in launched and now - event.at < PREEMPTION_DISCOUNT_SPAN
         if event.at - launched[event.instance_id] < pool.boot_expected
     }
     return young + len(unseen)
 
 
-def move_destinations(pool: SpotPool, now: datetime) -> list[str]:
+def move_destinations(pool: SpotPoolView, now: datetime) -> list[str]:
     """Spot groups that an instance may move to: requestable, below the share of a zone, without a notice, and
     without a recent refusal, launch or loss.
     """
@@ -198,22 +198,22 @@ def move_destinations(pool: SpotPool, now: datetime) -> list[str]:
     ]
 
 
-def under_notice(pool: SpotPool, group: str) -> bool:
+def under_notice(pool: SpotPoolView, group: str) -> bool:
     """Whether an instance of that group is under notice."""
     return any(member.under_notice for member in pool.members_of(group))
 
 
-def _reserved(pool: SpotPool) -> int:
+def _reserved(pool: SpotPoolView) -> int:
     names = {group.name for group in pool.groups_of(CapacityType.RESERVED)}
     return sum(1 for m in pool.members if m.group in names and not m.leaving and not m.failed and not m.late)
 
 
-def requestable_groups(pool: SpotPool, now: datetime) -> list[GroupView]:
+def requestable_groups(pool: SpotPoolView, now: datetime) -> list[GroupView]:
     """Spot groups from which this pass may request instances."""
     return [group for group in pool.groups_of(CapacityType.SPOT) if _closed(pool, group, now) is None]
 
 
-def obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def obstacle(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
     """Why a group is not preferred now; None: no reason."""
     closed = _closed(pool, group, now)
     if closed is not None:
@@ -224,7 +224,7 @@ def obstacle(pool: SpotPool, group: GroupView, now: datetime) -> Objection | Non
     return None
 
 
-def penalty(pool: SpotPool, group: GroupView, now: datetime) -> float:
+def penalty(pool: SpotPoolView, group: GroupView, now: datetime) -> float:
     """From 1 right after a setback down to 0 when the back-off is over; setbacks add up."""
     span = pool.policy.zone_backoff
     if span <= timedelta(0):
@@ -235,12 +235,12 @@ def penalty(pool: SpotPool, group: GroupView, now: datetime) -> float:
     return sum([*noticed, *(1 - (now - event.at) / span for event in setbacks)], start=0.0)
 
 
-def _since(pool: SpotPool, group: GroupView, moment: datetime) -> list[Activity]:
+def _since(pool: SpotPoolView, group: GroupView, moment: datetime) -> list[Activity]:
     """Activities of a group after a time, oldest first."""
     return [event for event in pool.events_of(group.name) if event.at > moment]
 
 
-def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def _closed(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
     """Why a group must not be asked in this pass; None: it may be."""
     return (
         group.frozen
@@ -254,7 +254,7 @@ def _closed(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None
     )
 
 
-def _too_expensive(pool: SpotPool, group: GroupView) -> Objection | None:
+def _too_expensive(pool: SpotPoolView, group: GroupView) -> Objection | None:
     """Why the spot price of a zone is too high: at or above the on-demand price or the ceiling. None: it is not."""
     if group.usd_per_hour is None or pool.on_demand_usd is None:
         return None
@@ -264,7 +264,7 @@ def _too_expensive(pool: SpotPool, group: GroupView) -> Objection | None:
     return Objection(reason=Reason.SPOT_TOO_EXPENSIVE, detail=f"{group.usd_per_hour} USD/h, ceiling {ceiling}")
 
 
-def unpriced(pool: SpotPool, group: GroupView) -> str | None:
+def unpriced(pool: SpotPoolView, group: GroupView) -> str | None:
     """Which price is missing to check the ceiling of a zone; None: none.
 
     The zone is asked anyway: on neither cloud spot costs more than on-demand, which would be bought instead.
@@ -274,7 +274,7 @@ def unpriced(pool: SpotPool, group: GroupView) -> str | None:
     return "the on-demand price is unknown" if pool.on_demand_usd is None else None
 
 
-def quota_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def quota_objection(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
     """Which quota is reached; None: none. It applies to the whole account and region, so neither other zones nor
     retries help.
 
@@ -290,7 +290,7 @@ def quota_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objectio
     return Objection(reason=Reason.QUOTA, detail=_short_message(hit[-1])) if hit else None
 
 
-def refused_last(pool: SpotPool, group: GroupView) -> str | None:
+def refused_last(pool: SpotPoolView, group: GroupView) -> str | None:
     """The message of the newest activity of a group if it is a refusal; else None."""
     events = pool.events_of(group.name)
     return _short_message(events[-1]) if events and events[-1].kind.refuses else None
@@ -302,14 +302,16 @@ def _short_message(event: Activity) -> str:
     return message if len(message) <= 120 else textwrap.shorten(message, 120, placeholder="…")
 
 
-def boots_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """Whether a group must not grow because boots fail there."""
+def boots_objection(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
+    """Why a group must not grow: boots fail there. None: it may."""
     if (failed := failed_boots(pool, group, now)) < FAILING_BOOTS:
         return None
-    return Objection(reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {approximate(BOOT_SPAN)}")
+    return Objection(
+        reason=Reason.BOOTS_FAILING, detail=f"{failed} boots failed within {approximate(FAILED_BOOT_WINDOW)}"
+    )
 
 
-def failed_boots(pool: SpotPool, group: GroupView, now: datetime) -> int:
+def failed_boots(pool: SpotPoolView, group: GroupView, now: datetime) -> int:
     """Number of recently failed boots of a group, of existing and of ended instances.
 
     Recently: since the last successful boot, and since a person requested a retry.
@@ -317,7 +319,7 @@ def failed_boots(pool: SpotPool, group: GroupView, now: datetime) -> int:
     return len(_failures(pool, group, now))
 
 
-def closed_since(pool: SpotPool, group: GroupView, now: datetime) -> datetime | None:
+def closed_since(pool: SpotPoolView, group: GroupView, now: datetime) -> datetime | None:
     """Since when launches of a group are useless: the last time that its closing failed boot was alive.
 
     None: it is open.
@@ -326,7 +328,7 @@ def closed_since(pool: SpotPool, group: GroupView, now: datetime) -> datetime | 
     return failures[FAILING_BOOTS - 1] if len(failures) >= FAILING_BOOTS else None
 
 
-def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, datetime]:
+def _failures(pool: SpotPoolView, group: GroupView, now: datetime) -> dict[str, datetime]:
     """By instance with a failed boot: when it was last observed."""
     members = pool.members_of(group.name)
     own = [boot for boot in pool.boots if boot.group == group.name]
@@ -346,11 +348,11 @@ def _failures(pool: SpotPool, group: GroupView, now: datetime) -> dict[str, date
         return {}
     ready = [(m.launched_at, m.ready_since) for m in members] + [(b.launched_at, b.ready_at) for b in own]
     booted = [since for launched, since in ready if since is not None and boots.is_boot(launched, since)]
-    since = max(now - BOOT_SPAN, pool.fixed_at or now - BOOT_SPAN, *booted)
+    since = max(now - FAILED_BOOT_WINDOW, pool.retry_requested_at or now - FAILED_BOOT_WINDOW, *booted)
     return {key: seen for key, (seen, failed_at) in found.items() if failed_at > since}
 
 
-def _refused(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
+def _refused(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
     events = pool.events_of(group.name)
     refused = [event for event in events if event.kind.refuses and event.at >= pool.pass_started]
     launches_by_itself = group.desired > len(pool.members_of(group.name)) and not group.awaited
@@ -370,7 +372,7 @@ def refusal_pause(refusals: int, backoff: timedelta) -> timedelta:
     return backoff * min(MAX_PAUSE, FIRST_PAUSE * 2 ** (min(refusals, 10) - 1)) if refusals > 0 else timedelta(0)
 
 
-def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]:
+def _refusals(pool: SpotPoolView, group: GroupView, now: datetime) -> list[datetime]:
     """Times of refusals of a zone within its back-off and since its last launch, newest first.
 
     A group requests many instances at once, and not again before the first pause is over: refusals within that pause
@@ -386,8 +388,8 @@ def _refusals(pool: SpotPool, group: GroupView, now: datetime) -> list[datetime]
     return found
 
 
-def _pause_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objection | None:
-    """Whether a zone that refused in earlier passes, without a launch since, is still in its pause."""
+def _pause_objection(pool: SpotPoolView, group: GroupView, now: datetime) -> Objection | None:
+    """Why a zone must not grow: it refused in earlier passes and is still in its pause. None: it may."""
     refused = _refusals(pool, group, now)
     left = refusal_pause(len(refused), pool.policy.zone_backoff) - (now - refused[0]) if refused else timedelta(0)
     if left <= timedelta(0):
@@ -396,7 +398,7 @@ def _pause_objection(pool: SpotPool, group: GroupView, now: datetime) -> Objecti
     return Objection(reason=Reason.ZONE_BACKING_OFF, detail=detail)
 
 
-def _full(pool: SpotPool, group: GroupView) -> Objection | None:
+def _full(pool: SpotPoolView, group: GroupView) -> Objection | None:
     if len(pool.members_of(group.name)) < group.max:
         return None
     return Objection(reason=Reason.AS_WANTED, detail=f"at its maximum size of {group.max}")

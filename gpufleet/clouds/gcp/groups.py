@@ -13,7 +13,7 @@ from gpufleet.clouds.gcp import group_lists
 from gpufleet.clouds.gcp.activities import activities, refusal
 from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.group_lists import UNBORN, GroupLists, Key
-from gpufleet.clouds.gcp.operations import TOGETHER, OperationHistory, recent
+from gpufleet.clouds.gcp.operations import END_OPERATIONS_SPAN, OperationHistory, recent
 from gpufleet.clouds.gcp.resizes import Resizes
 from gpufleet.domain.activity import Activity, ActivityKind, CloudError, ConflictError
 from gpufleet.domain.model import CapacityType, Group, GroupList
@@ -127,7 +127,7 @@ class GoogleGroups:
         found: list[Activity] = []
         for zone in sorted({zone for zone, _ in owners}):
             # start earlier, to read all operations of a termination that began before `since`
-            history = self._history(zone, since - TOGETHER)
+            history = self._history(zone, since - END_OPERATIONS_SPAN)
             found += activities(history, lambda instance, zone=zone: owners.get((zone, _base(instance))))
         for name in names:
             if not self._is_explained(name, found):

@@ -10,7 +10,7 @@ from gpufleet.clouds.gcp.calls import GoogleCalls
 from gpufleet.clouds.gcp.group_lists import check
 from gpufleet.clouds.gcp.instance_parser import has_accelerator, parse
 from gpufleet.clouds.gcp.members import Members
-from gpufleet.clouds.gcp.operations import ENDS, PAGE, POWERED_OFF, TOGETHER, cause, recent
+from gpufleet.clouds.gcp.operations import END_OPERATIONS_SPAN, ENDS, PAGE, POWERED_OFF, cause, recent
 from gpufleet.domain import tags
 from gpufleet.domain.activity import ActivityKind, CloudError, UnreadableError
 from gpufleet.domain.model import CapacityType, Instance, InstanceList, InstanceState
@@ -148,7 +148,7 @@ class GoogleInventory:
         }
         lately = [one for one in ended if self._explains and self._now() - stopped[one.id] < _EXPLAINED]
         for zone in sorted({one.zone for one in lately}):
-            since = min(stopped[one.id] for one in lately if one.zone == zone) - TOGETHER
+            since = min(stopped[one.id] for one in lately if one.zone == zone) - END_OPERATIONS_SPAN
             causes |= self._stated(zone, since, stopped.keys() & {one.id for one in lately})
         return causes
 

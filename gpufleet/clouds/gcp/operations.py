@@ -22,7 +22,7 @@ ENDS: Final = frozenset({*_ASKED_FOR, POWERED_OFF, RECREATED, PREEMPTED})
 
 A host error is not one of them, because the cloud restarts the instance.
 """
-TOGETHER: Final = timedelta(minutes=15)
+END_OPERATIONS_SPAN: Final = timedelta(minutes=15)
 """Maximum time between the operations of one end: notice, stop, and repair by the group."""
 _INSTANCES: Final = "instances"
 _GROUP_AGENT: Final = re.compile(r"\d+@cloudservices\.gserviceaccount\.com")

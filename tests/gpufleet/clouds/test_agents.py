@@ -15,7 +15,7 @@ import pytest
 
 from app.adapters import LONGEST_TEXT, FleetAgents
 from gpufleet.clouds import order_key
-from gpufleet.clouds.agents import LARGEST, NodeAgents
+from gpufleet.clouds.agents import MAX_ANSWER_BYTES, NodeAgents
 from gpufleet.clouds.order_key import OrderKey
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
@@ -59,11 +59,11 @@ def head_byte_by_byte(line: Any) -> None:
 
 def without_end(line: Any) -> None:
     # complete within the time limit and valid JSON, but too large
-    line.sendall(HEAD % b"202 Accepted" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+    line.sendall(HEAD % b"202 Accepted" + b"\r\n" + b'{"instance": "i-1"}' + b" " * MAX_ANSWER_BYTES)
 
 
 def large(line: Any) -> None:
-    line.sendall(HEAD % b"200 OK" + b"\r\n" + b'{"instance": "i-1"}' + b" " * LARGEST)
+    line.sendall(HEAD % b"200 OK" + b"\r\n" + b'{"instance": "i-1"}' + b" " * MAX_ANSWER_BYTES)
 
 
 ORDERS = [

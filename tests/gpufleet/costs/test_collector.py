@@ -27,7 +27,7 @@ from gpufleet.domain.instance_history import InstanceEnd, InstanceHistory, Insta
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.policies import IdlePolicy
 from gpufleet.domain.prices import Price
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.decisions import record_outcome
 from gpufleet.ledger.declared import declarations
@@ -409,7 +409,7 @@ def test_pass_writes_no_activity_into_a_closed_period(ledger: Engine, sources: F
     one_pass(ledger, sources)
     sources.broken = set()
     with writing(ledger) as connection:
-        bill = Confirmed(
+        bill = BillConfirmation(
             fleet=FLEET, since=at(905), until=at(1_805), digest="d", form="f", billed_usd=Decimal(1),
             computed_usd=Decimal(1), at=at(3_600), prices="[]", facts="{}",
         )  # fmt: skip

@@ -15,7 +15,7 @@ from gpufleet.costs.samples import RawSeries
 from gpufleet.costs.slots import ActivitySample, Measure
 from gpufleet.domain.instance_history import InstanceHistory, InstanceRecord
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.energy import EnergyUse, energy_uses
 from gpufleet.ledger.invariants import verify
@@ -145,7 +145,7 @@ def test_closed_span_keeps_its_energy(engine: Engine) -> None:
     early, late = Fake([counter(300, 901)]), Fake([counter(300, 3601)])
     collect(engine, early.as_sources(), FACTS, at(900))
     before = use(engine)
-    bill = Confirmed(
+    bill = BillConfirmation(
         fleet=FLEET,
         since=T0,
         until=at(1800),

@@ -23,7 +23,7 @@ from gpufleet.costs.report import By, Report, ReportScope
 from gpufleet.domain.energy import GridFactor
 from gpufleet.domain.model import CapacityType, Cloud
 from gpufleet.ledger import facts
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period
 from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.declared import note_declared
@@ -343,7 +343,7 @@ def test_factor_that_is_stated_after_a_closing_changes_nothing_in_it(fleet: Flee
     since, until = T0, T0 + HOUR + MINUTE
     query = CostQuery(fleet.engine, FLEET, "us-east-1", packaged=PackagedPrices(), declared=fleet.today)
     query.read([(since, until)])
-    bill = Confirmed(
+    bill = BillConfirmation(
         fleet=FLEET, since=since, until=until, digest="d", form="FOCUS", billed_usd=Decimal(1),
         computed_usd=Decimal(1), at=T0 + 12 * HOUR, prices="[]",
         facts=closing_content(query.closing(since, until, T0 + 12 * HOUR)),

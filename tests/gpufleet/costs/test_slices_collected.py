@@ -34,7 +34,7 @@ from gpufleet.domain.energy import GridFactor
 from gpufleet.domain.instance_history import InstanceHistory, InstanceRecord
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState
 from gpufleet.domain.money import ZERO
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.invariants import verify
 from gpufleet.ledger.schema import open_ledger
@@ -318,7 +318,7 @@ def test_unmeasured_hour_of_a_divided_node_counts_as_used(engine: Engine) -> Non
 def test_closed_span_keeps_the_activity_of_its_slices(engine: Engine) -> None:
     collect(engine, three_tenants().as_sources(), FACTS, at(1800))
     before = rows(engine)
-    bill = Confirmed(
+    bill = BillConfirmation(
         fleet=FLEET, since=T0, until=at(3600), digest="d", form="FOCUS", billed_usd=Decimal(1),
         computed_usd=Decimal(1), at=at(3600), prices="[]", facts="{}",
     )  # fmt: skip

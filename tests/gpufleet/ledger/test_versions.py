@@ -18,7 +18,7 @@ from gpufleet.domain.model import Cloud
 from gpufleet.ledger import outbox
 from gpufleet.ledger.activities import note_activities, read_activities
 from gpufleet.ledger.boots import note_boots, read_boots
-from gpufleet.ledger.closed_periods import Confirmed, add_closed_period, closed_periods
+from gpufleet.ledger.closed_periods import BillConfirmation, add_closed_period, closed_periods
 from gpufleet.ledger.database import open_database, writing
 from gpufleet.ledger.declared import declarations, note_declared
 from gpufleet.ledger.facts import NOT_MISSED, Reservation
@@ -211,8 +211,8 @@ def happened() -> GroupActivities:
     )  # fmt: skip
 
 
-def bill() -> Confirmed:
-    return Confirmed(
+def bill() -> BillConfirmation:
+    return BillConfirmation(
         fleet=FLEET, since=NOW - timedelta(hours=1), until=NOW, digest="d", form="FOCUS",
         billed_usd=Decimal("1.23"), computed_usd=Decimal("1.230000000000000001"), at=NOW, prices="[]", facts="{}",
     )  # fmt: skip

@@ -15,9 +15,9 @@ from gpufleet.clouds.agents import NodeAgents
 from gpufleet.domain import orders
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.drains import DrainOwner
-from gpufleet.domain.orders import WINDOW, AgentOrder, Claim, Drain, Switch
+from gpufleet.domain.orders import MAX_CLOCK_SKEW, AgentOrder, Claim, Drain, Switch
 from hosts.node import orders as node_orders
-from hosts.node.orders import MAX_NONCES, REMEMBERED
+from hosts.node.orders import MAX_NONCES, NONCES_KEPT
 from tests.fixtures import signing
 from tests.fixtures.node.endpoints import AgentServers
 from tests.fixtures.node.fake_node import Machine, settings
@@ -107,7 +107,7 @@ def test_an_impossible_signature_is_refused_before_the_body_is_read(servers: Age
 
 def test_an_oversized_body_is_refused_before_it_is_read(servers: AgentServers) -> None:
     claim = signing.key().sign(b"{}")
-    answer = raw(servers, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.LARGEST + 1}")
+    answer = raw(servers, f"Authorization: {orders.header(claim)}\r\nContent-Length: {orders.MAX_BODY_BYTES + 1}")
     assert answer.startswith(b"HTTP/1.1 413 ") and b'"code": "too_large"' in answer
     assert servers.machine.state.ready
 
@@ -145,10 +145,10 @@ def test_an_order_for_another_instance_is_refused(servers: AgentServers) -> None
 @pytest.mark.parametrize(
     ("off", "taken"),
     [
-        pytest.param(-WINDOW - MINUTE, False, id="too old"),
-        pytest.param(-WINDOW, True, id="old"),
-        pytest.param(WINDOW, True, id="of a clock ahead"),
-        pytest.param(WINDOW + MINUTE, False, id="of a clock too far ahead"),
+        pytest.param(-MAX_CLOCK_SKEW - MINUTE, False, id="too old"),
+        pytest.param(-MAX_CLOCK_SKEW, True, id="old"),
+        pytest.param(MAX_CLOCK_SKEW, True, id="of a clock ahead"),
+        pytest.param(MAX_CLOCK_SKEW + MINUTE, False, id="of a clock too far ahead"),
         pytest.param(timedelta(days=-400), False, id="of last year"),
     ],
 )
@@ -241,12 +241,12 @@ def test_a_full_disk_prevents_no_drain_and_allows_no_replay(
 def test_nonces_are_stored_until_their_orders_have_expired(servers: AgentServers) -> None:
     machine = servers.machine
     begin = machine.clock()
-    signed = body(servers, at=(begin + WINDOW).isoformat())
+    signed = body(servers, at=(begin + MAX_CLOCK_SKEW).isoformat())
     assert post(servers, signed).status_code == 202
     file = machine.root / "var/lib/gpu-fleet/orders.json"
-    machine.clock.now = begin + 2 * WINDOW  # the longest time for which it can be valid
+    machine.clock.now = begin + 2 * MAX_CLOCK_SKEW  # the longest time for which it can be valid
     assert post(servers, signed).json()["code"] == "used_nonce"
-    machine.clock.now = begin + WINDOW + REMEMBERED
+    machine.clock.now = begin + MAX_CLOCK_SKEW + NONCES_KEPT
     assert servers.drain().status_code == 202
     assert len(json.loads(file.read_text())["nonces"]) == 1
 
@@ -262,7 +262,7 @@ def test_too_many_orders_are_refused_until_the_oldest_expire(
     servers = serve(machine)
     answer = servers.drain()
     assert (answer.status_code, answer.json()["code"]) == (503, "too_many")
-    machine.clock.now += REMEMBERED
+    machine.clock.now += NONCES_KEPT
     assert servers.drain().status_code == 202
 
 
@@ -405,7 +405,7 @@ def test_an_order_is_decoded_as_it_was_encoded(action: Drain | Switch) -> None:
     at = datetime(2026, 11, 21, 2, 15, 0, 123000, tzinfo=UTC)
     given = AgentOrder(instance="i-1", action=action, at=at, nonce=secrets.token_hex(16))
     assert orders.read_body(orders.body(given)) == given
-    assert len(orders.body(given)) <= orders.LARGEST
+    assert len(orders.body(given)) <= orders.MAX_BODY_BYTES
     claim = signing.key().sign(orders.body(given))
     assert orders.read_header(orders.header(claim)) == claim
 
@@ -413,4 +413,4 @@ def test_an_order_is_decoded_as_it_was_encoded(action: Drain | Switch) -> None:
 def test_the_longest_order_of_a_watchdog_fits() -> None:
     long = Drain(by=DrainOwner.IDLE, reason="\U0001f600" * 200, deadline=timedelta(hours=24))
     given = AgentOrder(instance="i" * 63, action=long, at=datetime(2026, 11, 21, tzinfo=UTC), nonce="0" * 32)
-    assert len(orders.body(given)) <= orders.LARGEST
+    assert len(orders.body(given)) <= orders.MAX_BODY_BYTES

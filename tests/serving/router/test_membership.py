@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.router.breaker import BreakerMemory, BreakerRules, judge
+from serving.router.breaker import BreakerRules, BreakerState, judge
 from serving.router.membership import MembershipRules, MembershipState, ServerStep, plan
 from serving.router.policy import Placement, PoolPolicy, RouterPolicy
 from serving.router.runtime import ServerStatus, parse_stat
@@ -201,7 +201,7 @@ BREAKER = BreakerRules(errors=5, share=0.5, window_s=10, exclusion_s=10, floor=0
 
 
 def test_a_failing_replica_is_excluded_longer_each_time() -> None:
-    memory = BreakerMemory()
+    memory = BreakerState()
     good = server("i-2")
     _, memory = judge([server("i-1"), good], memory, BREAKER, 0)
     changes, memory = judge([server("i-1", total=8, errors=8), good], memory, BREAKER, 1)
@@ -221,7 +221,7 @@ def test_a_failing_replica_is_excluded_longer_each_time() -> None:
 def test_a_replica_is_excluded_from_five_errors_and_half_of_its_responses(
     total: int, errors: int, is_excluded: bool
 ) -> None:
-    _, memory = judge([server("i-1"), server("i-2")], BreakerMemory(), BREAKER, 0)
+    _, memory = judge([server("i-1"), server("i-2")], BreakerState(), BREAKER, 0)
     changes, _ = judge([server("i-1", total=total, errors=errors), server("i-2")], memory, BREAKER, 1)
     assert bool(changes) is is_excluded
 
@@ -229,12 +229,12 @@ def test_a_replica_is_excluded_from_five_errors_and_half_of_its_responses(
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))
 def test_a_client_that_crashes_handlers_never_excludes_more_than_half_of_a_pool(errors: list[int]) -> None:
     start = [server(f"i-{n}") for n in range(len(errors))]
-    _, memory = judge(start, BreakerMemory(), BREAKER, 0)
+    _, memory = judge(start, BreakerState(), BREAKER, 0)
     bad = [server(f"i-{n}", total=count, errors=count) for n, count in enumerate(errors)]
     _, memory = judge(bad, memory, BREAKER, 1)
     assert len(memory.excluded) <= len(errors) / 2
 
 
 def test_a_new_controller_includes_replicas_that_the_last_one_excluded() -> None:
-    changes, _ = judge([server("i-1", weight=0), server("i-2")], BreakerMemory(), BREAKER, 0)
+    changes, _ = judge([server("i-1", weight=0), server("i-2")], BreakerState(), BREAKER, 0)
     assert [(c.path, c.percent) for c in changes] == [("pool_chat/i-1", 100)]

@@ -114,7 +114,7 @@ def test_tokens_are_those_that_vllm_logged(name: str, gib: float, tp: int, logge
 @pytest.mark.parametrize("name", CONFIGS)
 def test_request_memory_grows_with_length_and_two_gpus_at_most_halve_it(name: str) -> None:
     model = families.read(CONFIGS[name])
-    if model.keeps_nothing:
+    if model.has_no_cache:
         return
     sizes: list[int] = []
     for context in (256, 1024):

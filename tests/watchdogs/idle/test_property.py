@@ -21,7 +21,7 @@ from gpufleet.domain.evidence import AgentStatus, EngineEvidence, Evidence, GpuE
 from gpufleet.domain.model import CapacityType, Cloud, Instance, InstanceState, Phase
 from gpufleet.domain.policies import IdlePolicy
 from watchdogs.idle import checks
-from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePoolView, decide
 from watchdogs.idle.timer import Timer
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -31,7 +31,7 @@ BUDGET = ChangeBudget(per_run=10**9, per_hour=10**9)
 COLD_START = 5 * MINUTE
 GRACE = Timer(policy=POLICY, cold_start=COLD_START).grace
 """Of the price of a stop: longer than the policy's own."""
-POOL = IdlePool(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED, cold_start=COLD_START)
+POOL = IdlePoolView(name="chat", policy=POLICY, floor=0, target=10**9, needed=UNSCALED, cold_start=COLD_START)
 PLENTY = 5_000
 
 
@@ -482,7 +482,7 @@ def test_instance_that_its_group_is_ending_is_not_ended_again() -> None:
     ],
     ids=["the pool's run", "the target", "the floor", "the pool's hour", "the run", "the hour", "the day"],
 )
-def test_each_end_takes_its_share_of_what_is_left(view: IdlePool, budget: ChangeBudget) -> None:
+def test_each_end_takes_its_share_of_what_is_left(view: IdlePoolView, budget: ChangeBudget) -> None:
     drafts = [idle_draft(number, random.Random(0)) for number in range(3)]
     seen = replace(observed(drafts), pools={"chat": view}, budget=budget)
     assert [d.action for d in decide(seen, NOW).decisions].count(Action.END) == 1
@@ -530,7 +530,7 @@ def test_the_most_expensive_ends_first_and_of_equals_the_longest_idle() -> None:
         "younger than the pool's least age",
     ],
 )
-def test_brakes_of_pool_and_fleet_block_an_instance_too(view: IdlePool, budget: ChangeBudget) -> None:
+def test_brakes_of_pool_and_fleet_block_an_instance_too(view: IdlePoolView, budget: ChangeBudget) -> None:
     seen = replace(observed([idle_draft(0, random.Random(0))]), pools={"chat": view}, budget=budget)
     assert decide(seen, NOW).decisions[0].action in (Action.KEEP, Action.UNMARK)
 

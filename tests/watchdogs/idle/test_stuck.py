@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.domain import tags
 from gpufleet.domain.activity import CloudError
-from gpufleet.domain.decisions import Action, ChangeBudget, FailedAttempts, OutcomeKind, Plan, Reason, Target
+from gpufleet.domain.decisions import Action, ChangeBudget, OpenAttempts, OutcomeKind, Plan, Reason, Target
 from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.evidence import AgentStatus
 from gpufleet.domain.model import Instance, InstanceState
@@ -21,7 +21,7 @@ from tests.fixtures.watchdogs.idle import at_call, due, make_watchdog
 from tests.fixtures.watchdogs.plain import QUIET, READY, START, FakePrices, document, instance
 from watchdogs.attempts import is_stuck
 from watchdogs.draining import is_terminated
-from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePool, decide
+from watchdogs.idle.decide import UNSCALED, IdleObservation, IdlePoolView, decide
 from watchdogs.idle.watchdog import IdleWatchdog
 from watchdogs.policy import digests
 
@@ -79,13 +79,13 @@ def of_stuck(pools: Mapping[str, int], runs: int, hour: Mapping[str, int]) -> Id
         evidence={one.id: QUIET for one in stuck},
         agents={one.id: drains for one in stuck},
         pools={
-            pool: IdlePool(
+            pool: IdlePoolView(
                 name=pool, policy=policy, floor=0, target=9, needed=UNSCALED, ended_this_hour=10 - hour.get(pool, 10)
             )
             for pool in pools
         },
         budget=ChangeBudget(per_run=runs, per_hour=100),
-        attempts={one.id: FailedAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
+        attempts={one.id: OpenAttempts(first=START - timedelta(hours=2), last=START) for one in stuck},
     )
 
 
@@ -134,7 +134,7 @@ def test_a_drain_that_may_not_go_counts_in_the_hour_of_all(whole: ChangeBudget, 
 def test_an_unfinished_action_of_an_unwatched_pool_does_not_fail_the_pass(pool: str) -> None:
     begun = instance(1, pool=pool)
     seen = of_new(begun, begun=frozenset({begun.id}), budget=ChangeBudget(per_run=9, per_hour=9))
-    unwatched = IdlePool(name="unwatched", policy=None, floor=0, target=1)
+    unwatched = IdlePoolView(name="unwatched", policy=None, floor=0, target=1)
     plan = decide(replace(seen, pools={**seen.pools, "unwatched": unwatched}), START)
     assert [d.action for d in plan.decisions] == [Action.KEEP, Action.END]
 
@@ -375,7 +375,7 @@ def test_the_last_instance_of_a_target_ends_although_another_has_ended() -> None
     ],
 )
 def test_end_that_fails_for_an_hour_is_stuck(first: timedelta, *, stuck: bool) -> None:
-    assert is_stuck({FIRST: FailedAttempts(first=START - first, last=START)}, FIRST, START) is stuck
+    assert is_stuck({FIRST: OpenAttempts(first=START - first, last=START)}, FIRST, START) is stuck
 
 
 def test_an_instance_that_is_no_longer_listed_has_ended() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpufleet.domain.decisions import Action
 from gpufleet.domain.policies import ScalePolicy, ScheduleRule
 from watchdogs.scale.decide import decide, least
-from watchdogs.scale.view import Demand, Pressure, ScalePool
+from watchdogs.scale.view import Demand, Pressure, ScalePoolView
 
 NOW = datetime(2026, 11, 21, 2, 15, tzinfo=UTC)
 NIGHT = ScheduleRule(days=("sat",), start="01:00", end="03:00", target=3)
@@ -21,9 +21,9 @@ replicas = st.integers(min_value=0, max_value=30)
 policies = st.builds(ScalePolicy, headroom=st.sampled_from([0.0, 0.1, 0.5]), schedule=st.sampled_from([(), (NIGHT,)]))
 
 
-def pool(now: float, more: float, target: int, ready: int, policy: ScalePolicy) -> ScalePool:
+def pool(now: float, more: float, target: int, ready: int, policy: ScalePolicy) -> ScalePoolView:
     """A pool whose load of now is `more` below its peak."""
-    return ScalePool(
+    return ScalePoolView(
         name="pool",
         policy=policy,
         target=target,
@@ -36,7 +36,7 @@ def pool(now: float, more: float, target: int, ready: int, policy: ScalePolicy) 
     )
 
 
-def wanted(view: ScalePool) -> int:
+def wanted(view: ScalePoolView) -> int:
     decision = decide([view], NOW).decisions[0]
     if decision.action is Action.RETARGET and decision.to_size is not None:
         return decision.to_size

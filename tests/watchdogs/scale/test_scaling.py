@@ -17,14 +17,14 @@ from hosts.monitoring import rules
 from serving import recorded
 from tests.fixtures.watchdogs.plain import READY, START, document, instance, left_booting
 from tests.fixtures.watchdogs.scale import BUSY, Store, scaled
-from watchdogs.boots import BOOT_DEFAULT
+from watchdogs.boots import DEFAULT_BOOT
 from watchdogs.policy import digests
 from watchdogs.ports import LEASE_OVER
 from watchdogs.scale import pressure
 from watchdogs.scale.decide import decide
 from watchdogs.scale.hours import holds
 from watchdogs.scale.pressure import Readings, past_query
-from watchdogs.scale.view import Demand, Pressure, ScalePool
+from watchdogs.scale.view import Demand, Pressure, ScalePoolView
 from watchdogs.scale.watchdog import ScaleWatchdog
 
 IDLE = Pressure(reporting=4, kv_cache=0.1, kv_cache_peak=0.1)
@@ -32,12 +32,12 @@ LAST: Mapping[str, Any] = {"target": 1, "min": 0, "ready": 1, "pressure": replac
 NIGHTS = ScheduleRule(days=("fri",), start="22:00", end="06:00", target=3, timezone="Europe/Berlin")
 
 
-def pool(**changes: Any) -> ScalePool:
-    plain = ScalePool(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=IDLE)
+def pool(**changes: Any) -> ScalePoolView:
+    plain = ScalePoolView(name="batch", policy=ScalePolicy(), target=4, min=1, max=8, ready=4, pressure=IDLE)
     return replace(plain, **changes)
 
 
-def judged(view: ScalePool, now: datetime = START) -> tuple[Action, Reason, int | None]:
+def judged(view: ScalePoolView, now: datetime = START) -> tuple[Action, Reason, int | None]:
     (decision,) = decide([view], now).decisions
     return decision.action, decision.reason, decision.to_size
 
@@ -496,7 +496,7 @@ def test_each_pool_has_its_own_cold_start() -> None:
     ("ready_after", "start"),
     [
         pytest.param((4, 27 * 60), timedelta(minutes=4), id="one is ready again"),
-        pytest.param((26 * 60, 27 * 60), BOOT_DEFAULT, id="all are: no boot was measured"),
+        pytest.param((26 * 60, 27 * 60), DEFAULT_BOOT, id="all are: no boot was measured"),
         pytest.param((4, 60), timedelta(minutes=32), id="a slow start"),
     ],
 )
@@ -730,7 +730,7 @@ def test_a_steep_latency_is_not_tried_again_and_again() -> None:
 def test_a_pool_without_a_ready_replica_starts_as_the_ledger_remembers() -> None:
     fake, watchdog, _ = scaled(BUSY)
     fake.agents.clear()
-    assert [view.cold_start for view in watchdog.dry().observed] == [BOOT_DEFAULT]
+    assert [view.cold_start for view in watchdog.dry().observed] == [DEFAULT_BOOT]
     ready_at = START - timedelta(days=2)
     (boot,) = left_booting("batch-spot-a", 10, launched_at=ready_at - timedelta(minutes=21), ready_at=ready_at)
     fake.boots = {one.key: one for one in (boot, replace(boot, instance_id="i-other", pool="other"))}

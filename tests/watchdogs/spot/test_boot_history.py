@@ -342,7 +342,7 @@ def test_replacement_delay_after_crashes(crashes: list[float], fixed: float | No
         [],
         [],
         crashes=[Crash(at=START - ago * MINUTE) for ago in crashes],
-        fixed_at=None if fixed is None else START - fixed * MINUTE,
+        retry_requested_at=None if fixed is None else START - fixed * MINUTE,
     )
     found = sorted(lifecycle.crash_waits(pool, START), reverse=True)
     assert [(due - START) / MINUTE for due in found] == waits

@@ -194,5 +194,5 @@ def test_a_person_may_request_that_boots_are_tried_again() -> None:
         PastAction(resource=resource, pool="batch", action=Action.KEEP, reason=reason, at=START + n * MINUTE)
         for n, (resource, reason) in enumerate(noted)
     ]
-    assert lifecycle.fixed_at(actions) == {"batch": START + 3 * MINUTE}
-    assert lifecycle.fixed_at(actions[:-1]) == {}
+    assert lifecycle.retry_requested_at(actions) == {"batch": START + 3 * MINUTE}
+    assert lifecycle.retry_requested_at(actions[:-1]) == {}

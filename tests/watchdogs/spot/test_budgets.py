@@ -17,7 +17,7 @@ from tests.fixtures.watchdogs.spot import THIRD, A, make_watchdog, with_on_deman
 from watchdogs import boots
 from watchdogs.spot.decide import decide
 from watchdogs.spot.limits import chosen_ends
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 LARGE = 100
 """Instances of which a twentieth is five, a fifth is twenty."""
@@ -29,7 +29,7 @@ def member(name: str, **changes: object) -> PoolMember:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: PoolMember, **more: object) -> SpotPool:
+def pool(name: str = "chat", spot: int = 2, on_demand: int = 1, *extra: PoolMember, **more: object) -> SpotPoolView:
     """Spot for a target of two, ready for long, and on-demand that replaced it."""
     groups = [
         GroupView(name=f"{name}-a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=spot, max=200),
@@ -45,7 +45,7 @@ def draining_member(name: str, **changes: object) -> PoolMember:
     return member(name, **{"ready_since": None, "leaving": True, "drain_by": DrainOwner.SPOT} | changes)
 
 
-def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
+def about(pools: list[SpotPoolView]) -> dict[str, tuple[Action, Reason]]:
     """What is decided of instances."""
     return {d.resource: (d.action, d.reason) for d in decide(pools, START).decisions if "/" in d.resource}
 
@@ -98,7 +98,7 @@ def about(pools: list[SpotPool]) -> dict[str, tuple[Action, Reason]]:
         ),
     ],
 )
-def test_chosen_ends_wait_for_the_budget(pools: list[SpotPool], ends: int, kept: Reason | None) -> None:
+def test_chosen_ends_wait_for_the_budget(pools: list[SpotPoolView], ends: int, kept: Reason | None) -> None:
     decided = about(pools).values()
     assert sum(action is Action.END for action, _ in decided) == ends
     over = {reason for action, reason in decided if action is Action.KEEP}

@@ -15,7 +15,7 @@ from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 A, B, C, OD, RES, FLEX = "a", "b", "c", "on-demand", "reserved", "flex"
 HOUR = timedelta(hours=1)
@@ -241,7 +241,7 @@ KINDS = (CapacityType.SPOT, CapacityType.SPOT, CapacityType.ON_DEMAND, CapacityT
 
 
 @st.composite
-def pools(draw: st.DrawFn, name: str = "batch") -> SpotPool:
+def pools(draw: st.DrawFn, name: str = "batch") -> SpotPoolView:
     """Any pool at any moment: members in every state, asks that are open, zones that refused, blocks that end."""
     target, most = draw(COUNTS), draw(st.integers(1, 6))
     groups: list[GroupView] = []
@@ -300,7 +300,7 @@ def member_of(group: str) -> st.SearchStrategy[PoolMember]:
     )
 
 
-def after(pool: SpotPool, plan: Plan) -> dict[str, int]:
+def after(pool: SpotPoolView, plan: Plan) -> dict[str, int]:
     """What each group may hold once it has its size; it keeps what it holds until somebody ends it."""
     sizes = {d.resource: d.to_size for d in plan.acting if d.action is Action.RESIZE and d.pool == pool.name}
     return {
@@ -309,7 +309,7 @@ def after(pool: SpotPool, plan: Plan) -> dict[str, int]:
     }
 
 
-def counts(pool: SpotPool, now: datetime) -> int:
+def counts(pool: SpotPoolView, now: datetime) -> int:
     """Members that do not count: they leave, or their Capacity Block is in its last hours."""
     ends = {group.name: group.closes for group in pool.groups}
     soon = pool.boot_expected + pool.drain_deadline + pool.policy.fallback_after + timedelta(minutes=10)
@@ -319,7 +319,7 @@ def counts(pool: SpotPool, now: datetime) -> int:
 
 @given(pools())
 @settings(max_examples=150)
-def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: SpotPool) -> None:
+def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: SpotPoolView) -> None:
     plan = decide([pool], START)
     grown = {name: more for name, more in asked(plan).items() if more > 0 and not _is_reserved([pool], name)}
     if not grown:
@@ -336,7 +336,9 @@ def test_no_plan_grows_a_pool_beyond_its_ceilings(pool: SpotPool) -> None:
 
 @given(pools("batch"), pools("chat"), st.integers(0, 30), st.booleans())
 @settings(max_examples=150)
-def test_no_plan_grows_a_fleet_beyond_its_limit(first: SpotPool, second: SpotPool, usd: int, stops: bool) -> None:
+def test_no_plan_grows_a_fleet_beyond_its_limit(
+    first: SpotPoolView, second: SpotPoolView, usd: int, stops: bool
+) -> None:
     both = [first, second]
     found = spend("20", str(usd), unpriced_stops=stops)
     plan = decide(both, START, found)
@@ -353,6 +355,6 @@ def test_no_plan_grows_a_fleet_beyond_its_limit(first: SpotPool, second: SpotPoo
     assert not (stops and any(count and prices[name] is None for name, count in new.items()))
 
 
-def _is_reserved(both: Sequence[SpotPool], name: str) -> bool:
+def _is_reserved(both: Sequence[SpotPoolView], name: str) -> bool:
     groups = [group for pool in both for group in pool.groups if group.name == name]
     return any(group.capacity_type is CapacityType.RESERVED for group in groups)

@@ -17,7 +17,7 @@ from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import decide
 from watchdogs.spot.pool_view import GroupView, PoolMember
 from watchdogs.spot.risk import PRIOR_HOURS, PRIOR_LOSSES
-from watchdogs.spot.zones import taken_young
+from watchdogs.spot.zones import preempted_while_booting
 
 MINUTE = timedelta(minutes=1)
 IDLES = AgentStatus(
@@ -161,4 +161,4 @@ def test_interruption_during_boot_is_an_early_loss(launch: ActivityKind, end: Ac
         Activity(id=f"{kind}", group=A, kind=kind, at=START - ago * MINUTE, instance_id="i-1")
         for kind, ago in ((launch, 5), (end, 2))
     ]
-    assert taken_young(spot_pool([group], [], events=events), START) == 1
+    assert preempted_while_booting(spot_pool([group], [], events=events), START) == 1

@@ -10,7 +10,7 @@ from gpufleet.domain.decisions import Action, PastAction, Reason
 from gpufleet.domain.model import CapacityType
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot import lifecycle
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 SECOND = timedelta(seconds=1)
 BOOT = timedelta(minutes=6)
@@ -19,7 +19,7 @@ SILENT = PoolMember(id="i", group="a", launched_at=START - BOOT)
 READY = replace(SILENT, ready_since=START - SECOND)
 
 
-def pool(*members: PoolMember) -> SpotPool:
+def pool(*members: PoolMember) -> SpotPoolView:
     group = GroupView(name="a", capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=len(members), max=9)
     return spot_pool([group], members, boot_expected=BOOT)
 

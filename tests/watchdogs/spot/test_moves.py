@@ -13,7 +13,7 @@ from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START
 from tests.fixtures.watchdogs.zone_pools import pool, ready
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 LOSSES = {"a": 0.08, "b": 0.02, "c": 0.01}
 HAND = {"leaving": True, "drain_by": DrainOwner.PERSON}
@@ -22,7 +22,7 @@ BOOTS = {"ready_since": None, "launched_at": START}
 HANGS = {"ready_since": None, "launched_at": START - timedelta(hours=1)}
 
 
-def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPool:
+def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPoolView:
     """Three for two and a spare, two of them where one is lost often, with a group for on-demand."""
     wanted: dict[str, Any] = {"target": 2} | changes
     found = pool({"a": 2, "b": 1, "c": 0}, losses=LOSSES, more=more, **wanted)
@@ -35,7 +35,7 @@ def seen(*more: PoolMember, kept: int = 0, **changes: Any) -> SpotPool:
     return replace(found, groups=groups, members=members)
 
 
-def with_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
+def with_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPoolView:
     """Spot with one spare, and reserved instances that carry a part of the target."""
     found = pool(held, losses=LOSSES, target=target, spare=1, more=[ready(f"r{n}", "r") for n in range(reserved)])
     return replace(
@@ -43,7 +43,7 @@ def with_reserved(held: dict[str, int], reserved: int, target: int) -> SpotPool:
     )
 
 
-def moves(view: SpotPool) -> list[str]:
+def moves(view: SpotPoolView) -> list[str]:
     return [d.resource for d in decide([view], START).acting if d.reason is Reason.SAFER_ZONE]
 
 
@@ -72,11 +72,11 @@ def moves(view: SpotPool) -> list[str]:
         pytest.param(seen(ready("new", "b", **BOOTS), target=3), [], id="one is not ready yet"),
     ],
 )
-def test_when_an_instance_moves_to_another_zone(view: SpotPool, goals: list[str]) -> None:
+def test_when_an_instance_moves_to_another_zone(view: SpotPoolView, goals: list[str]) -> None:
     assert moves(view) == goals
 
 
-def ends(view: SpotPool) -> list[Decision]:
+def ends(view: SpotPoolView) -> list[Decision]:
     return [d for d in decide([view], START).decisions if d.action is Action.END and d.reason is Reason.SURPLUS]
 
 
@@ -105,5 +105,5 @@ def ends(view: SpotPool) -> list[Decision]:
         pytest.param(seen(ready("old", "a", is_marked=True, **HANGS), target=1), ["a-0"], id="not one that hangs"),
     ],
 )
-def test_which_surplus_instances_end(view: SpotPool, ended: list[str]) -> None:
+def test_which_surplus_instances_end(view: SpotPoolView, ended: list[str]) -> None:
     assert sorted(d.resource for d in ends(view)) == ended

@@ -10,7 +10,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.model import CapacityType
 from gpufleet.domain.policies import SpotPolicy
 from tests.fixtures.watchdogs.plain import START, spot_pool
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.sizes import Sizes
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -31,7 +31,7 @@ def sizes(*members: PoolMember, **pool: object) -> Sizes:
     return Sizes(seen(*members, **pool), START, 0)
 
 
-def seen(*members: PoolMember, **pool: object) -> SpotPool:
+def seen(*members: PoolMember, **pool: object) -> SpotPoolView:
     groups = [
         GroupView(name=SPOT, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=9),
         GroupView(name=ON_DEMAND, capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9),
@@ -54,7 +54,7 @@ def test_which_instances_are_stable(since: object, stable: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "doubtful"),
+    ("members", "likely_preempted"),
     [
         pytest.param([BOOTS], 1, id="it boots"),
         pytest.param([OLDER], 0, id="its boot should be over"),
@@ -65,12 +65,12 @@ def test_which_instances_are_stable(since: object, stable: int) -> None:
     ],
 )
 def test_booting_instances_are_doubtful_up_to_the_number_of_early_losses(
-    members: list[PoolMember], doubtful: int
+    members: list[PoolMember], likely_preempted: int
 ) -> None:
     found = sizes(*members, events=TAKEN_YOUNG, target=4)
-    assert found.doubtful == doubtful
-    assert found.missing == 4 - sum(member.group == SPOT for member in members) + doubtful
-    assert sizes(*members, target=4).doubtful == 0, "none was taken"
+    assert found.likely_preempted == likely_preempted
+    assert found.missing == 4 - sum(member.group == SPOT for member in members) + likely_preempted
+    assert sizes(*members, target=4).likely_preempted == 0, "none was taken"
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from replay.spot import ON_DEMAND, Moves, RuleState
 from tests.fixtures.replay.shapes import SHAPES, Shape, made
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 
 ZONES = ("a", "b", "c")
 
 
-def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
+def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPoolView:
     """Four wanted and a spare, in three zones that give; on-demand has been ready for long, spot has just come."""
     kinds = [(zone, CapacityType.SPOT, f"us-east-1{zone}") for zone in ZONES]
     groups = [
@@ -50,7 +50,7 @@ def pool(spot: int, on_demand: int, surge: int, **more: object) -> SpotPool:
         pytest.param(pool(0, 4, 1, spare=0), 1, id="without a spare"),
     ],
 )
-def test_spot_requests_while_on_demand_serves(view: SpotPool, asked: int) -> None:
+def test_spot_requests_while_on_demand_serves(view: SpotPoolView, asked: int) -> None:
     resizes = [d for d in decide([view], START).acting if d.action is Action.RESIZE]
     assert sum((d.to_size or 0) - (d.from_size or 0) for d in resizes) == asked
 

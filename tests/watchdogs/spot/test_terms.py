@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.fake_fleet import FakeFleet
 from tests.fixtures.watchdogs.plain import START, spot_pool
 from tests.fixtures.watchdogs.spot import OD, A, B, make_watchdog, spread_fleet
 from watchdogs.spot.decide import split
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.sizes import MARGIN, mark_ending_as_leaving
 from watchdogs.spot.watchdog import SpotWatchdog
 
@@ -34,7 +34,7 @@ def member(name: str, group: str) -> PoolMember:
     return PoolMember(id=name, group=group, launched_at=since, ready_since=since)
 
 
-def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> SpotPool:
+def pool(*, in_block: int, in_spot: int = 0, desired: int | None = None, **more: object) -> SpotPoolView:
     """Two of a block, and spot; two replicas are wanted."""
     members = [member(f"b{n}", BLOCK) for n in range(in_block)] + [member(f"s{n}", SPOT) for n in range(in_spot)]
     block = GroupView(
@@ -145,7 +145,7 @@ DRAIN_BEGINS = ENDS - DRAIN - MARGIN
 SUCCEEDED = DRAIN_BEGINS - BOOT - FALLBACK - MARGIN
 
 
-def with_flex_start(*, there: int, most: int = 3) -> SpotPool:
+def with_flex_start(*, there: int, most: int = 3) -> SpotPoolView:
     """Two replicas wanted, no zone that gives spot, and instances of flex-start that end at `ENDS`."""
     members = [replace(member(f"f{n}", FLEX), ends_at=ENDS) for n in range(there)]
     flex = GroupView(name=FLEX, capacity_type=CapacityType.FLEX_START, zone="us-central1-a", desired=there, max=most)

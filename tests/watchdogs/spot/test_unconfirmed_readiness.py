@@ -17,7 +17,7 @@ from tests.fixtures.watchdogs.plain import READY, START, document, instance, lef
 from tests.fixtures.watchdogs.spot import OD, SETTINGS, A, B, make_watchdog, sizes, spread_fleet
 from watchdogs.policy import digests
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST, SECOND = (instance(n).id for n in (1, 2))
@@ -136,7 +136,7 @@ def test_hanging_surplus_instance_has_one_decision() -> None:
     assert [(d.action, d.reason) for d in decisions if d.resource == "i-hung"] == [(Action.END, Reason.SPOT_IS_BACK)]
 
 
-def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPool:
+def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, **more: object) -> SpotPoolView:
     """Two wanted, no spot available, and on-demand of two hours: ready, or without status."""
     groups = [
         GroupView(name=A, capacity_type=CapacityType.SPOT, zone="us-east-1a", desired=0, max=0),
@@ -168,7 +168,7 @@ def on_demand_fallback(*ready: bool, desired: int | None = None, most: int = 4, 
         ),
     ],
 )
-def test_on_demand_that_hangs_has_one_successor(pool: SpotPool, size: int | None, status: str) -> None:
+def test_on_demand_that_hangs_has_one_successor(pool: SpotPoolView, size: int | None, status: str) -> None:
     found = next(d for d in decide([pool], START).decisions if d.resource == OD)
     assert (found.to_size, found.reason, found.detail) == (size, Reason.FALLBACK, status)
 

@@ -16,7 +16,7 @@ from gpufleet.domain.model import CapacityType, Instance, InstanceState, Phase
 from tests.fixtures.watchdogs.fake_fleet import FakeFleet, mark
 from tests.fixtures.watchdogs.plain import READY, START, document, instance
 from tests.fixtures.watchdogs.spot import OD, A, B, spread_fleet
-from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPool
+from watchdogs.spot.pool_view import GroupView, PoolMember, SpotPoolView
 from watchdogs.spot.watchdog import SpotWatchdog
 
 FIRST = instance(1).id
@@ -47,7 +47,7 @@ class Prices:
         return self.on_demand_usd_per_hour(machine_type)
 
 
-def seen(fleet: FakeFleet, prices: Prices | None = None, **pool: Any) -> SpotPool:
+def seen(fleet: FakeFleet, prices: Prices | None = None, **pool: Any) -> SpotPoolView:
     ports = fleet.ports() if prices is None else replace(fleet.ports(), prices=prices)
     (view,) = SpotWatchdog(document(**pool), ports).dry().observed
     return view
@@ -170,7 +170,7 @@ def test_which_listed_instances_are_not_alive(leaving: set[str], unseen: int) ->
     assert group_of(seen(fleet), B).unseen == 0
 
 
-def group_of(view: SpotPool, name: str) -> GroupView:
+def group_of(view: SpotPoolView, name: str) -> GroupView:
     (found,) = [group for group in view.groups if group.name == name]
     return found
 

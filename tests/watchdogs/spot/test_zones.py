@@ -15,7 +15,7 @@ from tests.fixtures.watchdogs.plain import START, left_booting
 from tests.fixtures.watchdogs.zone_pools import pool, ready
 from watchdogs.spot import zones
 from watchdogs.spot.decide import decide
-from watchdogs.spot.pool_view import GroupView, SpotPool
+from watchdogs.spot.pool_view import GroupView, SpotPoolView
 
 EXPENSIVE = Decimal("0.95")
 UNKNOWN = ActivityKind("of_a_newer_release")
@@ -56,7 +56,7 @@ A_SAFE = {"a": 0.0, "b": 0.5, "c": 0.5}
         ),
     ],
 )
-def test_placement_of_four_requests(seen: SpotPool, asked: Mapping[str, int]) -> None:
+def test_placement_of_four_requests(seen: SpotPoolView, asked: Mapping[str, int]) -> None:
     assert zones.allocate_requests(seen, 4, START) == asked
 
 
@@ -114,7 +114,7 @@ UNEVEN = {"a": 2, "b": 2, "c": 1}
         ),
     ],
 )
-def test_when_one_extra_spare_lowers_the_risk(seen: SpotPool, extra: int) -> None:
+def test_when_one_extra_spare_lowers_the_risk(seen: SpotPoolView, extra: int) -> None:
     assert zones.extra(seen, seen.target + seen.spare, START) == extra
 
 
@@ -173,7 +173,7 @@ def test_which_reserved_carries_a_part_of_the_target(state: Mapping[str, Any], c
         ),
     ],
 )
-def test_which_zones_can_receive_a_move(seen: SpotPool, names: list[str]) -> None:
+def test_which_zones_can_receive_a_move(seen: SpotPoolView, names: list[str]) -> None:
     assert zones.move_destinations(seen, START) == names
 
 
@@ -199,7 +199,7 @@ def test_penalty_of_a_loss_fades() -> None:
     assert found == pytest.approx([1, 0.75, 0.5, 0.05, 0])
 
 
-def looking(*events: Activity, desired: int = 3) -> SpotPool:
+def looking(*events: Activity, desired: int = 3) -> SpotPoolView:
     """Zone `c` has one, and its group is to have that many."""
     found = pool(UNEVEN, events=events)
     return replace(found, groups=[replace(g, desired=desired) if g.name == "c" else g for g in found.groups])
@@ -222,7 +222,7 @@ NO_CAPACITY, LAUNCHED, PREEMPTED = ActivityKind.NO_CAPACITY, ActivityKind.LAUNCH
         pytest.param(looking(happened("c", UNKNOWN, 5)), False, id="refused for an unknown reason"),
     ],
 )
-def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPool, is_open: bool) -> None:
+def test_a_group_that_looks_by_itself_is_not_asked_after_a_refusal(seen: SpotPoolView, is_open: bool) -> None:
     assert ("c" in {group.name for group in zones.requestable_groups(seen, START)}) is is_open
 
 
@@ -245,7 +245,7 @@ def test_refusal_before_the_request_is_not_its_answer() -> None:
         pytest.param(looking(desired=1), None, Reason.AS_WANTED, id="none is asked for"),
     ],
 )
-def test_an_unanswered_request_is_cancelled(seen: SpotPool, to_size: int | None, reason: Reason) -> None:
+def test_an_unanswered_request_is_cancelled(seen: SpotPoolView, to_size: int | None, reason: Reason) -> None:
     groups = [replace(g, usd_per_hour=Decimal("0.30") if g.name == "c" else EXPENSIVE) for g in seen.groups[:3]]
     safe = [replace(group, losses_per_hour=0.001) for group in groups]
     (found,) = [d for d in decide([replace(seen, groups=safe)], START).decisions if d.resource == "c"]
@@ -280,7 +280,7 @@ def test_success_clears_earlier_refusals_of_a_zone() -> None:
     assert asked_again_in(seen) == 15
 
 
-def asked_again_in(seen: SpotPool) -> int:
+def asked_again_in(seen: SpotPoolView) -> int:
     """Seconds until a pass may ask zone `a`."""
     moments = ((s, START + timedelta(seconds=s)) for s in range(600))
     passes = ((s, replace(seen, pass_started=now + timedelta(seconds=1)), now) for s, now in moments)
@@ -299,7 +299,7 @@ def asked_again_in(seen: SpotPool) -> int:
 def test_early_losses_from_activities(group: str, lived_s: float, minutes_ago: float, young: int) -> None:
     on_demand = GroupView(name="o", capacity_type=CapacityType.ON_DEMAND, zone=None, desired=0, max=9)
     seen = pool(UNEVEN, boot_expected=timedelta(minutes=5), events=lived(group, lived_s, minutes_ago))
-    assert zones.taken_young(replace(seen, groups=[*seen.groups, on_demand]), START) == young
+    assert zones.preempted_while_booting(replace(seen, groups=[*seen.groups, on_demand]), START) == young
 
 
 def lived(group: str, seconds: float, minutes: float) -> list[Activity]:
@@ -323,9 +323,11 @@ def test_early_losses_from_recorded_boots(
     group: str, minutes_ago: float, changes: dict[str, Any], young: int
 ) -> None:
     left = left_booting(group, minutes_ago, **({"why": PREEMPTED} | changes))
-    assert zones.taken_young(pool(UNEVEN, boots=left), START) == young
+    assert zones.preempted_while_booting(pool(UNEVEN, boots=left), START) == young
     reported = replace(happened(group, PREEMPTED, minutes_ago), instance_id=left[0].instance_id)
-    assert zones.taken_young(pool(UNEVEN, boots=left, events=[reported]), START) == young, "it counts once"
+    assert zones.preempted_while_booting(pool(UNEVEN, boots=left, events=[reported]), START) == young, (
+        "it counts once"
+    )
 
 
 def test_loss_behind_a_launch_hook_is_an_early_loss() -> None:
@@ -334,5 +336,5 @@ def test_loss_behind_a_launch_hook_is_an_early_loss() -> None:
         replace(event, kind=ActivityKind.IN_PROGRESS) if event.kind is LAUNCHED else event
         for event in lived("a", 60, 10)
     ]
-    assert zones.taken_young(pool(UNEVEN, events=events), START) == 1
-    assert zones.taken_young(pool(UNEVEN, events=events[1:]), START) == 0, "its age is unknown"
+    assert zones.preempted_while_booting(pool(UNEVEN, events=events), START) == 1
+    assert zones.preempted_while_booting(pool(UNEVEN, events=events[1:]), START) == 0, "its age is unknown"
