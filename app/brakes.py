@@ -95,7 +95,7 @@ def _allow_boots_again(
     ledger = FleetLedger(engine, ledger_name(document), SPOT, who)
     for pool in pools:
         if pool.watchdogs.spot is not None:
-            decision = lifecycle.fixed(pool.name, who)
+            decision = lifecycle.retry_requested(pool.name, who)
             ledger.record_outcome(
                 SPOT, Outcome(decision=decision, kind=OutcomeKind.DONE, detail=decision.detail), now
             )

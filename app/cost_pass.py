@@ -13,7 +13,7 @@ from app.api_calls import Count
 from app.cost_sources import facts_of, sources_of
 from app.errors import AppError
 from gpufleet.costs.collector import Collected, collect
-from gpufleet.logs import Log, since
+from gpufleet.logs import Log, elapsed_s
 from gpufleet.settings.document import FleetDocument
 
 _COUNTS: Final = ("instances", "ended", "readings", "energy_readings", "active_hours", "prices", "reservations")
@@ -49,9 +49,9 @@ def run(document: FleetDocument, count: Count, progress: CostPassListener) -> Co
         try:
             result = _collect(document, count, progress)
         except (OSError, AppError) as error:
-            log.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            log.error("pass", outcome="failed", error=error, duration_s=elapsed_s(begun))
             return CostPassResult(answer={"error": str(error)}, error=str(error))
-        _log_result(log, result, since(begun))
+        _log_result(log, result, elapsed_s(begun))
         return result
 
 

@@ -15,7 +15,7 @@ from app.wiring import Wired, wire
 from gpufleet.domain.decisions import OutcomeKind, Reason
 from gpufleet.ledger import outbox
 from gpufleet.ledger.schema import LedgerError, explained
-from gpufleet.logs import Log, since
+from gpufleet.logs import Log, elapsed_s
 from gpufleet.settings.document import FleetDocument
 from watchdogs.execute import Pass, Watchdog, log_fields
 from watchdogs.idle.decide import WATCHDOG as IDLE
@@ -128,13 +128,13 @@ def run(kind: WatchdogKind, document: FleetDocument, options: Options, *, alone:
             with explained("the ledger failed"):
                 _over_fleet(kind, document, options, result, log)
         except (OSError, AppError, LedgerError) as error:
-            log.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            log.error("pass", outcome="failed", error=error, duration_s=elapsed_s(begun))
             if isinstance(error, AppError) and (alone or error.code is ErrorCode.WRONG_USE):
                 error.logged = logs.is_on()
                 raise
             result.error, result.remains = str(error), _what_remains(error)
         else:
-            _log_result(log, result, since(begun))
+            _log_result(log, result, elapsed_s(begun))
     return result
 
 

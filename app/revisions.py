@@ -17,7 +17,7 @@ from app.stores import open_place
 from gpufleet.domain.activity import CloudError
 from gpufleet.domain.brakes import Brake
 from gpufleet.domain.model import Instance
-from gpufleet.logs import SILENT, Log, since
+from gpufleet.logs import SILENT, Log, elapsed_s
 from gpufleet.settings.document import FleetDocument, Pool
 from serving.cache.manifest import ManifestError
 from serving.cache.store import ObjectStore
@@ -122,11 +122,11 @@ def run_locked(document: FleetDocument, *, apply: bool, people: Log = SILENT, ho
         try:
             done = _follow(document, log, apply=apply, holder=holder)
         except (AppError, OSError) as error:
-            own.error("pass", outcome="failed", error=error, duration_s=since(begun))
+            own.error("pass", outcome="failed", error=error, duration_s=elapsed_s(begun))
             if isinstance(error, AppError):
                 error.logged = logs.is_on()
             raise
-        log.info("pass", outcome=done.outcome, changes=done.changes, detail=done.skipped, duration_s=since(begun))
+        log.info("pass", outcome=done.outcome, changes=done.changes, detail=done.skipped, duration_s=elapsed_s(begun))
         return done.well
 
 

@@ -113,7 +113,7 @@ def growth_of(
     with ledger_errors(document):
         targets = {one.pool: one.value for one in operations.targets(engine, fleet)}
         moves = operations.target_moves(engine, fleet, name)
-        brakes = [brake for brake in operations.brakes(engine, fleet, now) if brake.holds(now)]
+        brakes = [brake for brake in operations.brakes(engine, fleet, now) if brake.is_active(now)]
     names = [group.name for group in pool.groups]
     decided = {one.decision.resource: one for one in past if one.outcome is None and one.watchdog == SPOT}
     scaled = [one for one in past if one.outcome is None and one.watchdog == SCALE and one.decision.resource == name]

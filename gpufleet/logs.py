@@ -253,7 +253,7 @@ def _safely(value: Any, longest: int) -> Any:
         return f"(a {type(value).__name__[:100]} that cannot be shown: {type(error).__name__[:100]})"
 
 
-def since(begun: float) -> float:
+def elapsed_s(begun: float) -> float:
     """Return the seconds since `begun` on the monotonic clock, rounded for a line."""
     return round(time.monotonic() - begun, 3)
 

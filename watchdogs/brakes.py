@@ -57,7 +57,7 @@ def kept_by_tag(instance: Instance, now: datetime) -> str | None:
         return None
     until = instance.keep_until
     if until is None:
-        return f"because its keep-until tag {written!r} is not a valid time"
+        return f"by its keep-until tag {written!r}, which is not a valid time"
     return f"until {until:%Y-%m-%d %H:%M} UTC" if now < until else None
 
 

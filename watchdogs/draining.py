@@ -18,10 +18,12 @@ DRAIN_SLACK: Final = timedelta(seconds=10)
 RENEW_EVERY: Final = timedelta(minutes=1)
 """Interval at which a waiting pass renews its lease."""
 
-Drain = tuple[Decision, Instance]
+PendingDrain = tuple[Decision, Instance]
 
 
-def until_drained(ports: Ports, drains: Sequence[Drain], deadline: timedelta) -> Iterator[tuple[Decision, bool]]:
+def until_drained(
+    ports: Ports, drains: Sequence[PendingDrain], deadline: timedelta
+) -> Iterator[tuple[Decision, bool]]:
     """Each decision as soon as its instance has drained (True); at the deadline the others (False)."""
     clock = ports.clock
     renewed = clock.now()
@@ -48,7 +50,7 @@ def sleep_and_renew(ports: Ports, renewed: datetime) -> datetime:
     now = ports.clock.now()
     if now - renewed < RENEW_EVERY:
         return renewed
-    ports.ledger.hold(now)
+    ports.ledger.renew_lease(now)
     return now
 
 

@@ -123,11 +123,11 @@ class Executor:
         try:
             return step(decision)
         except ConflictError as error:
-            return self.cancelled(decision, str(error))
+            return self.record_no_longer_true(decision, str(error))
         except OSError as error:
             if not self._rules.fails_alone:
                 raise
-            return self.failed(decision, str(error))
+            return self.record_failed(decision, str(error))
 
     def write(
         self,
@@ -149,7 +149,7 @@ class Executor:
         now = self._ports.clock.now()
         if not self.holds_lease(now):
             for decision in decisions:
-                self.cancelled(decision, LEASE_OVER)
+                self.record_no_longer_true(decision, LEASE_OVER)
             return
         if intent is not None:
             for decision in decisions:
@@ -163,11 +163,11 @@ class Executor:
     ) -> None:
         kind = OutcomeKind.DONE if error is None else OutcomeKind.FAILED
         if at is not None:
-            self.outcome(decision, kind, error=error, at=at)
+            self.record_outcome(decision, kind, error=error, at=at)
         if error is None:
             notify(decision)
         if at is None:
-            self.outcome(decision, kind, error=error)
+            self.record_outcome(decision, kind, error=error)
 
     def intend(self, decision: Decision) -> None:
         """Record an action before it begins: if this pass is killed, the next one resolves it."""
@@ -175,7 +175,7 @@ class Executor:
 
     # brakes and lease
 
-    def blocked(
+    def cancel_if_blocked(
         self, decision: Decision, instance: Instance | None = None, *, drains: bool = False
     ) -> Outcome | None:
         """The outcome of a decision that is blocked by a brake or tag set since the plan was made, or by a lost
@@ -188,48 +188,50 @@ class Executor:
         rules, taken = self._rules, decision.reason in self._rules.ended_by_cloud_anyway
         tagged = instance if rules.tag_keeps and not taken else None
         if tagged is not None and (kept := kept_by_tag(tagged, now)) is not None:
-            return self.cancelled(decision, f"kept {kept}")
+            return self.record_no_longer_true(decision, f"kept {kept}")
         kinds = _PAUSES if instance is None else rules.brakes - (_TARGETS if drains else frozenset())
         scopes = {"all", decision.pool, decision.resource}
-        there = [b for b in self._ports.ledger.brakes(now) if b.holds(now) and b.scope in scopes]
+        there = [b for b in self._ports.ledger.brakes(now) if b.is_active(now) and b.scope in scopes]
         brakes = [brake for brake in there if any(map(brake.counts_as, kinds))]
         if taken:
             brakes = [b for b in brakes if b.counts_as(BrakeKind.PAUSE) or b.scope == decision.resource]
         if (brake := longest(brakes)) is not None:
-            return self.cancelled(decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}")
-        return self.cancelled_without_lease(decision)
+            return self.record_no_longer_true(
+                decision, f"{_VERBS.get(brake.kind, brake.kind.sentence)} {who_and_why(brake)}"
+            )
+        return self.cancel_without_lease(decision)
 
-    def cancelled_without_lease(self, decision: Decision) -> Outcome | None:
+    def cancel_without_lease(self, decision: Decision) -> Outcome | None:
         """The outcome of a decision if the lease is lost; None: it is still held."""
-        return None if self.holds_lease(self._ports.clock.now()) else self.cancelled(decision, LEASE_OVER)
+        return None if self.holds_lease(self._ports.clock.now()) else self.record_no_longer_true(decision, LEASE_OVER)
 
     def holds_lease(self, now: datetime) -> bool:
         """Renew the lease; whether it is still held."""
-        held = self._ports.ledger.hold(now)
+        held = self._ports.ledger.renew_lease(now)
         self.lease_lost = self.lease_lost or not held
         return held
 
     # outcomes and messages
 
-    def done(self, decision: Decision, detail: str = "") -> Outcome:
+    def record_done(self, decision: Decision, detail: str = "") -> Outcome:
         """Record that the action is complete."""
-        return self.outcome(decision, OutcomeKind.DONE, detail)
+        return self.record_outcome(decision, OutcomeKind.DONE, detail)
 
-    def cancelled(self, decision: Decision, why: str) -> Outcome:
+    def record_no_longer_true(self, decision: Decision, why: str) -> Outcome:
         """Record that the check before the action found its reason no longer true. This is not an error."""
-        return self.outcome(decision, OutcomeKind.NO_LONGER_TRUE, why)
+        return self.record_outcome(decision, OutcomeKind.NO_LONGER_TRUE, why)
 
-    def waiting(self, decision: Decision, why: str) -> Outcome:
+    def record_waiting(self, decision: Decision, why: str) -> Outcome:
         """Record that the action has begun and that a later pass continues it."""
-        return self.outcome(decision, OutcomeKind.WAITING, why)
+        return self.record_outcome(decision, OutcomeKind.WAITING, why)
 
-    def failed(self, decision: Decision, error: str) -> Outcome:
+    def record_failed(self, decision: Decision, error: str) -> Outcome:
         """Record a failure, and notify people where the rules have a message for it. Later passes try again."""
         if self._rules.failure is not None:
             self.notify(*self._rules.failure(decision, error, self._ports.clock.now()), decision)
-        return self.outcome(decision, OutcomeKind.FAILED, error=error)
+        return self.record_outcome(decision, OutcomeKind.FAILED, error=error)
 
-    def outcome(
+    def record_outcome(
         self,
         decision: Decision,
         kind: OutcomeKind,

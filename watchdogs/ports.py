@@ -257,7 +257,7 @@ class Ledger(Protocol):
 
     def see_policy(self, watchdog: str, pool: str, digest: str, by: str, at: datetime) -> None: ...
 
-    def hold(self, now: datetime) -> bool:
+    def renew_lease(self, now: datetime) -> bool:
         """Renew the lease.
 
         False when it has expired, or another process holds or held it: observations are outdated then.

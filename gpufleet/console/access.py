@@ -30,7 +30,7 @@ class Access:
         until = str(int(now) + SESSION_S)
         return f"{until}.{self._sign('session', until)}"
 
-    def stamp(self, user: str) -> str:
+    def csrf_token(self, user: str) -> str:
         """The value that forms contain, so that other sites cannot submit them."""
         return self._sign("stamp", user)
 

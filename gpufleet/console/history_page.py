@@ -39,9 +39,9 @@ _KEEPABLE: Final = frozenset({WasteCause.IDLE, WasteCause.UNOBSERVED})
 
 
 def page(  # noqa: PLR0913 - the whole page
-    views: Sequence[FleetView], view: FleetView, found: CostHistory, by: Grouping, stamp: str
+    views: Sequence[FleetView], view: FleetView, found: CostHistory, by: Grouping, csrf_token: str
 ) -> str:
-    """The whole page. `stamp` proves that a form came from this page."""
+    """The whole page. `csrf_token` proves that a form came from this page."""
     shown = history.series(found, by)
     known = "" if found.known_until is None else f" Costs are known until {found.known_until:%d %b %H:%M} UTC."
     parts = [
@@ -50,7 +50,7 @@ def page(  # noqa: PLR0913 - the whole page
         f'<h2>Cost over time, by {by.value}</h2><p class="soft">USD, list prices.{known}</p>',
         _costs(found, by, shown),
         f"<h2>Actions</h2>{_timeline(view, found)}",
-        f"<h2>Waste of the last 24 hours</h2>{_waste(view, found.waste, stamp)}",
+        f"<h2>Waste of the last 24 hours</h2>{_waste(view, found.waste, csrf_token)}",
     ]
     return markup.page(f"History: {view.name}", "\n".join(parts))
 
@@ -329,7 +329,7 @@ def _about(act: LedgerEntry) -> str:
     )
 
 
-def _waste(view: FleetView, waste: Sequence[Waste], stamp: str) -> str:
+def _waste(view: FleetView, waste: Sequence[Waste], csrf_token: str) -> str:
     if not waste:
         return '<p class="good">None is known.</p>'
     running = {one.id: one for one in view.instances}
@@ -343,7 +343,7 @@ def _waste(view: FleetView, waste: Sequence[Waste], stamp: str) -> str:
                 _whole(Amount(dollar_seconds=one.amount, is_lower_bound=bool(one.unpriced)), money.CENT),
                 f"{one.time / timedelta(hours=1):,.1f}",
                 escape(one.advice),
-                "".join(_actions(view, one, running, stamp)),
+                "".join(_actions(view, one, running, csrf_token)),
             ),
             long={"what to do", "action"},
         )
@@ -356,18 +356,18 @@ def _waste(view: FleetView, waste: Sequence[Waste], stamp: str) -> str:
     return f"{markup.table(names, rows)}{markup.more(len(waste))}{note}"
 
 
-def _actions(view: FleetView, waste: Waste, running: dict[str, InstanceView], stamp: str) -> Iterable[str]:
+def _actions(view: FleetView, waste: Waste, running: dict[str, InstanceView], csrf_token: str) -> Iterable[str]:
     here = [running[name] for name in waste.resources if name in running] if waste.cause in _KEEPABLE else []
     for one in here[:MAX_KEPT]:
         brake = _brake(view, BrakeKind.KEEP, one.id)
         end = text.NOTHING if brake is None else _end(brake)
-        done = f"kept {end}" if brake is not None else markup.keep_button(view, one, stamp)
+        done = f"kept {end}" if brake is not None else markup.keep_button(view, one, csrf_token)
         yield f'<div class="act">{markup.instance_link(view, one)} {done}</div>'
     if here[MAX_KEPT:]:
         yield f'<div class="soft">and {len(here) - MAX_KEPT} more instances</div>'
     if waste.pool in {pool.name for pool in view.pools}:
         brake = _brake(view, BrakeKind.PAUSE, waste.pool)
-        fields = {"fleet": view.name, "pool": waste.pool, "stamp": stamp}
+        fields = {"fleet": view.name, "pool": waste.pool, "stamp": csrf_token}
         pause = markup.button("/pause", "Pause 4 h", f"pool {waste.pool}", fields)
         yield f'<div class="act">{pause if brake is None else f"pool paused {_end(brake)}"}</div>'
 
@@ -375,7 +375,7 @@ def _actions(view: FleetView, waste: Waste, running: dict[str, InstanceView], st
 def _brake(view: FleetView, kind: BrakeKind, scope: str) -> Brake | None:
     """The brake that already holds this instance or pool."""
     found = (one for one in view.read.brakes if one.counts_as(kind) and one.scope in (scope, "all"))
-    return next((one for one in found if one.holds(view.at)), None)
+    return next((one for one in found if one.is_active(view.at)), None)
 
 
 def _end(brake: Brake) -> str:

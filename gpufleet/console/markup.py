@@ -47,9 +47,9 @@ def button(path: str, text: str, about: str, fields: Mapping[str, str]) -> str:
     )
 
 
-def keep_button(view: FleetView, one: InstanceView, stamp: str) -> str:
+def keep_button(view: FleetView, one: InstanceView, csrf_token: str) -> str:
     """Keeps an instance."""
-    return button("/keep", "Keep 4 h", one.id, {"fleet": view.name, "instance": one.id, "stamp": stamp})
+    return button("/keep", "Keep 4 h", one.id, {"fleet": view.name, "instance": one.id, "stamp": csrf_token})
 
 
 def instance_link(view: FleetView, one: InstanceView) -> str:

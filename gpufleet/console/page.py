@@ -32,15 +32,15 @@ def sign_in(wrong: bool) -> str:
     return markup.page("Sign in", body, nav=False)
 
 
-def overview(views: Sequence[FleetView], now: datetime, stamp: str, *, updates: bool = False) -> str:
-    """The page of all fleets. `stamp` proves that a form came from this page.
+def overview(views: Sequence[FleetView], now: datetime, csrf_token: str, *, updates: bool = False) -> str:
+    """The page of all fleets. `csrf_token` proves that a form came from this page.
 
     `updates`: it loads itself again every `REFRESH_S`, only on demand, because that interrupts a screen reader.
     """
     other = '<a href="/">Stop updating</a>' if updates else f'<a href="/?updates=on">Update every {REFRESH_S} s</a>'
     parts = [f'<p class="soft">{other}</p>']
     parts += [_fleets(views)] if len(views) > 1 else []
-    parts += [_fleet(view, now, stamp, number) for number, view in enumerate(views)]
+    parts += [_fleet(view, now, csrf_token, number) for number, view in enumerate(views)]
     title = ", ".join(view.name for view in views)
     return markup.page(title or "no fleets", "\n".join(parts), refresh_s=REFRESH_S if updates else None)
 
@@ -59,7 +59,7 @@ def instances(view: FleetView, pool: str | None, start: int) -> str:
     return markup.page(f"{pool or 'instances'}: {view.name}", body)
 
 
-def instance(view: FleetView, found: InstanceView, acts: Sequence[LedgerEntry], stamp: str) -> str:
+def instance(view: FleetView, found: InstanceView, acts: Sequence[LedgerEntry], csrf_token: str) -> str:
     """One instance and every decision about it."""
     signals = found.signals
     numbers = _numbers(
@@ -76,7 +76,7 @@ def instance(view: FleetView, found: InstanceView, acts: Sequence[LedgerEntry], 
     body = (
         f"<h1>{escape(found.id)}</h1><p>{escape(found.machine_type)}, {escape(found.capacity_type)}, "
         f"{escape(found.zone)}, pool {escape(found.pool or 'none (orphan)')}{kept}</p>{numbers}"
-        f"{markup.keep_button(view, found, stamp)}<h2>Decisions</h2>"
+        f"{markup.keep_button(view, found, csrf_token)}<h2>Decisions</h2>"
         f"{_acts(acts, view.at, 'No decision is recorded yet.')}"
     )
     return markup.page(found.id, body)
@@ -131,7 +131,7 @@ def _fleets(views: Sequence[FleetView]) -> str:
     return f"<h1>{len(views)} fleets</h1>{markup.table(names, rows)}"
 
 
-def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
+def _fleet(view: FleetView, now: datetime, csrf_token: str, number: int) -> str:
     read = view.read
     old = (now - view.at).total_seconds()
     stale = f'<span class="warn">{approximate(now - view.at)} old</span>' if old > 2 * REFRESH_S else ""
@@ -147,7 +147,7 @@ def _fleet(view: FleetView, now: datetime, stamp: str, number: int) -> str:
         f"<h2>Alerts</h2>{_alerts(view)}",
         _numbers(_headline(view)),
         f"<h2>Pools</h2>{_pools(view)}",
-        f"<h2>Marked as idle</h2>{_marked(view, marked, stamp)}" if marked else "",
+        f"<h2>Marked as idle</h2>{_marked(view, marked, csrf_token)}" if marked else "",
         f"<h2>Draining</h2>{_draining(view, draining)}" if draining else "",
         _lines(
             "Hand brakes",
@@ -227,7 +227,7 @@ def _alerts(view: FleetView) -> str:
     return f"<ul>{items}</ul>{markup.more(len(view.read.alerts))}"
 
 
-def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
+def _marked(view: FleetView, marked: Sequence[InstanceView], csrf_token: str) -> str:
     names = ("instance", "pool", "idle for", "why", "kept until", "action")
     rows = "".join(
         markup.row(
@@ -238,7 +238,7 @@ def _marked(view: FleetView, marked: Sequence[InstanceView], stamp: str) -> str:
                 approximate(view.at - (one.idle_since or view.at)),
                 escape(one.why or text.NOTHING),
                 f"{one.keep_until:%Y-%m-%d %H:%M}" if one.keep_until else text.NOTHING,
-                markup.keep_button(view, one, stamp),
+                markup.keep_button(view, one, csrf_token),
             ),
         )
         for one in marked[: markup.MAX_ENTRIES]

@@ -131,9 +131,9 @@ class Console:
             return _plain(503, str(error))
 
     def _overview(self, request: HttpRequest) -> Answer:
-        stamp = self._access.stamp(self._user(request) or "")
+        csrf_token = self._access.csrf_token(self._user(request) or "")
         updates = _fields(request.query).get("updates") == "on"
-        return _html(page.overview(self._data.views(), datetime.now(UTC), stamp, updates=updates))
+        return _html(page.overview(self._data.views(), datetime.now(UTC), csrf_token, updates=updates))
 
     def _status(self, _: HttpRequest) -> Answer:
         found = [document(view) for view in self._data.views()]
@@ -155,8 +155,8 @@ class Console:
             return _NOT_FOUND
         if view is None:
             return _NOT_FOUND
-        stamp = self._access.stamp(self._user(request) or "")
-        return _html(history_page.page(views, view, self._data.history(view, period), by, stamp))
+        csrf_token = self._access.csrf_token(self._user(request) or "")
+        return _html(history_page.page(views, view, self._data.history(view, period), by, csrf_token))
 
     def _instances(self, request: HttpRequest) -> Answer:
         query = _fields(request.query)
@@ -171,8 +171,8 @@ class Console:
         one = None if view is None else _instance(view, name)
         if view is None or one is None:
             return _NOT_FOUND
-        stamp = self._access.stamp(self._user(request) or "")
-        return _html(page.instance(view, one, self._data.about(view, one.id), stamp))
+        csrf_token = self._access.csrf_token(self._user(request) or "")
+        return _html(page.instance(view, one, self._data.about(view, one.id), csrf_token))
 
     def _alerts(self, request: HttpRequest) -> Answer:
         """Handles Alertmanager's post. It needs the token as `Authorization: Bearer`."""
@@ -209,7 +209,7 @@ class Console:
         """Acts on what the form names in `field`, if the form came from a page of this console."""
         done, not_done = titles
         form, user = _form(request), self._user(request) or ""
-        if form.get("stamp") != self._access.stamp(user):
+        if form.get("stamp") != self._access.csrf_token(user):
             text = "This form is too old or is not from this page; load the page again."
             return _html(page.message(not_done, text), 403)
         try:

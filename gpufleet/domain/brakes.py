@@ -34,5 +34,5 @@ class Brake:
         """Whether it has that kind. An unknown kind, from a newer release, counts as each kind."""
         return self.kind is kind or not self.kind.known
 
-    def holds(self, now: datetime) -> bool:
+    def is_active(self, now: datetime) -> bool:
         return self.until is None or now < self.until

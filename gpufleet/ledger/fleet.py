@@ -96,7 +96,7 @@ class FleetLedger:
     def note_activities(self, read: Collection[GroupActivities], since: datetime) -> None:
         note_activities(self._engine, self._fleet, read, since)
 
-    def hold(self, now: datetime) -> bool:
+    def renew_lease(self, now: datetime) -> bool:
         return operations.renew_lease(self._engine, self._lease, self._holder, (now, LEASE_TERM))
 
     def take_lease(self, now: datetime) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from gpufleet.logs import Log, since
+from gpufleet.logs import Log, elapsed_s
 from hosts.node.ports import StoppedError
 
 
@@ -21,6 +21,6 @@ def timed(log: Log, event: str, **fields: Any) -> Generator[dict[str, Any]]:
     except Exception as error:
         stopped = isinstance(error, StoppedError)
         write, outcome = (log.info, "stopped") if stopped else (log.error, "failed")
-        write(event, **fields, duration_s=since(began), outcome=outcome, error=None if stopped else error)
+        write(event, **fields, duration_s=elapsed_s(began), outcome=outcome, error=None if stopped else error)
         raise
-    log.info(event, **fields, duration_s=since(began), outcome="done")
+    log.info(event, **fields, duration_s=elapsed_s(began), outcome="done")

@@ -66,7 +66,7 @@ def test_outcome_has_its_duration() -> None:
     fake = idle_fleet()
     executor, lines = logged(fake)
     executor.attempt(decided(), lambda _: fake.ports().clock.sleep(90))
-    executor.done(decided(), "ended")
+    executor.record_done(decided(), "ended")
     assert len(lines) == 1
     assert (lines[0]["event"], lines[0]["outcome"], lines[0]["duration_s"]) == ("outcome", "done", 90.0)
     assert lines[0]["detail"] == "ended" and "error" not in lines[0]

@@ -55,7 +55,7 @@ def held(
     one = fleet.instances[ONE]
     if tag:
         one = replace(one, tags={**one.tags, tags.KEEP_UNTIL: tag})
-    found = executor(fleet, rules).blocked(decided(reason=reason), one, drains=drains)
+    found = executor(fleet, rules).cancel_if_blocked(decided(reason=reason), one, drains=drains)
     assert found is None or found.kind is OutcomeKind.NO_LONGER_TRUE
     return None if found is None else found.detail
 
@@ -81,7 +81,7 @@ def test_brakes_of_others_hold_nothing(name: str) -> None:
 def test_a_brake_that_is_over_holds_nothing(name: str) -> None:
     fleet = idle_fleet()
     fleet.brakes = [brake(kind, "all", until=fleet.now) for kind in BrakeKind]
-    assert executor(fleet, ALL[name]).blocked(decided(), fleet.instances[ONE]) is None
+    assert executor(fleet, ALL[name]).cancel_if_blocked(decided(), fleet.instances[ONE]) is None
 
 
 def test_longest_of_several_brakes_is_named() -> None:
@@ -90,7 +90,7 @@ def test_longest_of_several_brakes_is_named() -> None:
         brake(BrakeKind.PAUSE, "batch", until=fleet.now + timedelta(hours=1), owner="ben"),
         brake(BrakeKind.KEEP, ONE, until=fleet.now + timedelta(hours=2), owner="eva"),
     ]
-    found = executor(fleet).blocked(decided(), fleet.instances[ONE])
+    found = executor(fleet).cancel_if_blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert found.detail.startswith("kept by eva")
 
@@ -117,7 +117,7 @@ def test_idle_ends_nothing_that_drains_while_people_hold_it(kind: BrakeKind) -> 
 def test_the_tag_keeps_an_instance(name: str) -> None:
     until = tags.write_time(START + timedelta(days=1))
     assert (held(ALL[name], [], tag=until) or "").startswith("kept until")
-    assert (held(ALL[name], [], tag="soon") or "").startswith("kept its keep-until tag 'soon'")
+    assert (held(ALL[name], [], tag="soon") or "").startswith("kept by its keep-until tag 'soon'")
     assert held(ALL[name], [], tag=tags.write_time(START - timedelta(hours=1))) is None
 
 
@@ -155,7 +155,7 @@ def test_reclaimed_spot_drains_whatever_its_tag(reason: Reason) -> None:
 def test_groups_and_pools_are_held_by_pauses_alone(rules: ExecutionRules, kind: BrakeKind, scope: str) -> None:
     fleet = idle_fleet()
     fleet.brakes = [brake(kind, scope)]
-    found = executor(fleet, rules).blocked(decided("batch-spot-a", Action.RESIZE))
+    found = executor(fleet, rules).cancel_if_blocked(decided("batch-spot-a", Action.RESIZE))
     assert (found is not None) is (kind is BrakeKind.PAUSE)
 
 
@@ -167,7 +167,7 @@ def test_without_the_lease_nothing_continues(name: str) -> None:
     fleet = idle_fleet()
     fleet.lease_is_ours = False
     run = executor(fleet, ALL[name])
-    found = run.blocked(decided(), fleet.instances[ONE])
+    found = run.cancel_if_blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert (found.kind, found.detail) == (OutcomeKind.NO_LONGER_TRUE, LEASE_OVER)
     assert run.lease_lost
@@ -179,7 +179,7 @@ def test_a_brake_is_named_before_a_lost_lease() -> None:
     fleet.lease_is_ours = False
     fleet.brakes = [brake(BrakeKind.PAUSE, "all")]
     run = executor(fleet)
-    found = run.blocked(decided(), fleet.instances[ONE])
+    found = run.cancel_if_blocked(decided(), fleet.instances[ONE])
     assert found is not None
     assert found.detail.startswith("paused")
     assert not run.lease_lost
@@ -188,12 +188,12 @@ def test_a_brake_is_named_before_a_lost_lease() -> None:
 def test_a_lost_lease_is_remembered() -> None:
     fleet = idle_fleet()
     run = executor(fleet)
-    assert run.cancelled_without_lease(decided()) is None
+    assert run.cancel_without_lease(decided()) is None
     assert not run.lease_lost
     fleet.lease_is_ours = False
-    assert run.cancelled_without_lease(decided()) is not None
+    assert run.cancel_without_lease(decided()) is not None
     fleet.lease_is_ours = True
-    run.cancelled_without_lease(decided())
+    run.cancel_without_lease(decided())
     assert run.lease_lost, "what this pass saw is old, whoever has the lease now"
 
 
@@ -207,7 +207,7 @@ def step(fleet: FakeFleet, run: Executor) -> Callable[[Decision], Outcome]:
         run.intend(decision)
         fleet.ports().groups.end(decision.resource, "batch-spot-a", lower_desired=True)
         run.notify(f"ended:{decision.resource}", "ended")
-        return run.done(decision, "ended")
+        return run.record_done(decision, "ended")
 
     return end
 
@@ -282,7 +282,7 @@ def test_a_pass_killed_between_intent_and_outcome_is_recovered_by_the_next(call:
 
     def judge(decision: Decision) -> None:
         judged.append(decision)
-        following.done(decision, "seen to be done")
+        following.record_done(decision, "seen to be done")
 
     following.recover(judge)
     assert judged == [decided()]
@@ -298,7 +298,7 @@ def test_a_pass_killed_before_its_intent_leaves_nothing_to_recover() -> None:
     assert not fleet.ended
 
 
-@pytest.mark.parametrize("finish", [Executor.waiting, Executor.failed])
+@pytest.mark.parametrize("finish", [Executor.record_waiting, Executor.record_failed])
 def test_waiting_or_failed_action_stays_unfinished(finish: Callable[[Executor, Decision, str], Outcome]) -> None:
     fleet = idle_fleet()
     run = executor(fleet)
@@ -335,8 +335,8 @@ def test_a_plan_is_recorded_whole_with_what_budgets_kept() -> None:
 def test_a_pass_ends_with_all_its_outcomes_in_their_order() -> None:
     fleet = idle_fleet()
     run = executor(fleet)
-    run.cancelled(decided(TWO), "gone")
-    run.done(decided())
+    run.record_no_longer_true(decided(TWO), "gone")
+    run.record_done(decided())
     run.note(decided(TWO, Action.KEEP, Reason.NOT_READY))
     made = run.finish("what was seen", plan(decided()))
     assert made.observed == "what was seen"
@@ -462,5 +462,5 @@ def test_an_instance_is_looked_at_as_it_is_now() -> None:
     fleet = idle_fleet()
     seen: Instance = fleet.instances[ONE]
     now = replace(seen, tags={**seen.tags, tags.KEEP_UNTIL: tags.write_time(START + timedelta(days=1))})
-    assert executor(fleet).blocked(decided(), seen) is None
-    assert executor(fleet).blocked(decided(), now) is not None
+    assert executor(fleet).cancel_if_blocked(decided(), seen) is None
+    assert executor(fleet).cancel_if_blocked(decided(), now) is not None

@@ -15,7 +15,7 @@ from gpufleet.ledger.schema import open_ledger
 from tests.fixtures.watchdogs.fake_fleet import idle_fleet
 from tests.fixtures.watchdogs.plain import START, document, instance
 from watchdogs import signals
-from watchdogs.draining import Drain, until_drained
+from watchdogs.draining import PendingDrain, until_drained
 from watchdogs.idle.final_check import FinalChecks
 from watchdogs.ports import Ports
 
@@ -63,24 +63,24 @@ def test_a_pass_continues_only_within_its_lease(
     ours, other = seen_by(engine, "us/b/c/1/2"), seen_by(engine, OTHER)
     assert ours.take_lease(START) is None
     meanwhile(other)
-    assert ours.hold(at) is held
-    assert ours.hold(at) is held, "asked again, it is as it was"
+    assert ours.renew_lease(at) is held
+    assert ours.renew_lease(at) is held, "asked again, it is as it was"
     # renewed, it keeps the other one out beyond its first term; else it is the other's to take
     assert (other.take_lease(START + LEASE_TERM + timedelta(seconds=30)) is None) is not held
 
 
-def _spot(ports: Ports, drains: list[Drain]) -> None:
+def _spot(ports: Ports, drains: list[PendingDrain]) -> None:
     assert [done for _, done in until_drained(ports, drains, LONG)] == [False]
 
 
-def _idle(ports: Ports, drains: list[Drain]) -> None:
+def _idle(ports: Ports, drains: list[PendingDrain]) -> None:
     looks = FinalChecks(ports, signals.of_environment("test"))
     assert len(list(looks.wait(drains, LONG))) == 1
 
 
 @pytest.mark.parametrize("wait", [_spot, _idle])
 def test_a_pass_that_waits_for_a_long_drain_keeps_its_lease(
-    engine: Engine, wait: Callable[[Ports, list[Drain]], None]
+    engine: Engine, wait: Callable[[Ports, list[PendingDrain]], None]
 ) -> None:
     fleet = idle_fleet(1)
     ours = seen_by(engine, "us/b/c/1/2")
@@ -88,4 +88,4 @@ def test_a_pass_that_waits_for_a_long_drain_keeps_its_lease(
     decision = Decision(resource=instance(1).id, pool="batch", action=Action.END, reason=Reason.STILL_IDLE)
     wait(replace(fleet.ports(), ledger=ours), [(decision, instance(1))])
     assert fleet.now > START + LONG
-    assert seen_by(engine, OTHER).take_lease(fleet.now) is not None and ours.hold(fleet.now)
+    assert seen_by(engine, OTHER).take_lease(fleet.now) is not None and ours.renew_lease(fleet.now)

@@ -279,4 +279,4 @@ def test_an_instance_that_starts_again_has_a_boot_of_its_own(both: Both) -> None
 
 
 def test_a_lease_that_is_ours_is_held(both: Both) -> None:
-    assert both.ledger.hold(LATER)
+    assert both.ledger.renew_lease(LATER)

@@ -19,7 +19,7 @@ from gpufleet.domain.evidence import STALE_AFTER, Evidence, is_free_if_preempted
 from gpufleet.domain.model import Instance
 from gpufleet.settings.document import FleetDocument
 from watchdogs import signals
-from watchdogs.draining import Drain, is_terminated, leaving
+from watchdogs.draining import PendingDrain, is_terminated, leaving
 from watchdogs.execute import ExecutionRules, Executor
 from watchdogs.idle import final_check, messages
 from watchdogs.idle.checks import judge
@@ -79,7 +79,7 @@ class IdleActor:
             self._recover_mark(decision)
         elif is_terminated(self._ports, self._document, self._ports.inventory.instance(decision.resource)):
             self._executor.notify(f"ended:{decision.resource}", messages.ended(decision, None), decision)
-            self._executor.done(decision, "ended by an earlier pass that was killed before it recorded it")
+            self._executor.record_done(decision, "ended by an earlier pass that was killed before it recorded it")
 
     def _recover_mark(self, decision: Decision) -> None:
         """Resolve a mark or its removal by the tag of the instance."""
@@ -88,9 +88,9 @@ class IdleActor:
         if marked is (decision.action is Action.MARK):
             if decision.action is Action.UNMARK:
                 self._notify_unmark(tags.read_time(decision.evidence.get(_MARKED)), decision)
-            self._executor.done(decision, "written by an earlier pass that was killed before it recorded it")
+            self._executor.record_done(decision, "written by an earlier pass that was killed before it recorded it")
         else:
-            self._executor.cancelled(decision, "begun by an earlier pass; judged again")
+            self._executor.record_no_longer_true(decision, "begun by an earlier pass; judged again")
 
     def act(self, plan: Plan) -> None:
         """Carry out each acting decision and record its outcome."""
@@ -145,7 +145,7 @@ class IdleActor:
 
     # ends
 
-    def _begin(self, decision: Decision) -> Drain | Outcome:
+    def _begin(self, decision: Decision) -> PendingDrain | Outcome:
         """Check again, then ask the node agent to drain."""
         looked = self._look_again(decision)
         if isinstance(looked, Outcome):
@@ -153,7 +153,7 @@ class IdleActor:
         deadline = self._document.pool(decision.pool or "").drain_deadline
         if not is_our_drain(self._observed.agents.get(looked.id)):
             # a drain cannot be undone, and the check may have taken minutes
-            if (late := self._executor.cancelled_without_lease(decision)) is not None:
+            if (late := self._executor.cancel_without_lease(decision)) is not None:
                 return late
             # requests that arrive now may finish: only this watchdog waits for the instance
             patient = max(deadline, LONGEST_REQUEST)
@@ -161,7 +161,7 @@ class IdleActor:
         self._drained.add(looked.id)
         return decision, looked
 
-    def _finish(self, drains: Sequence[Drain]) -> None:
+    def _finish(self, drains: Sequence[PendingDrain]) -> None:
         """Wait for the drains, and end each instance as soon as it is empty."""
         if not drains:
             return
@@ -177,45 +177,45 @@ class IdleActor:
         """Record that a drain is not complete or not confirmed. Without confirmation the instance is never ended."""
         decision = look.decision
         if look.error is not None:
-            return self._executor.failed(decision, look.error)
+            return self._executor.record_failed(decision, look.error)
         if not look.silent:
             detail = "its agent has not reported `drained` yet; the next pass continues"
-            return self._executor.waiting(decision, detail)
+            return self._executor.record_waiting(decision, detail)
         since = self._instances[decision.resource].idle_since
         key = f"unheard:{decision.resource}:{'' if since is None else tags.write_time(since)}"
         self._executor.notify(key, messages.unconfirmed(decision, look.silent), decision)
         silent = " and ".join(look.silent)
         detail = f"no scrape of its {silent} since it reported `drained`; the next pass continues"
-        return self._executor.waiting(decision, f"{Reason.METRICS_STALE.sentence}: {detail}")
+        return self._executor.record_waiting(decision, f"{Reason.METRICS_STALE.sentence}: {detail}")
 
     def _end(self, confirmed: DrainConfirmed) -> Outcome:
         """Check a last time, lower the target, end the instance through its group."""
         ports, decision = self._ports, confirmed.decision
         if (objected := self._objection(confirmed)) is not None:
             against = f"{objected.reason.sentence}: {objected.detail}"
-            return self._executor.waiting(
+            return self._executor.record_waiting(
                 decision, f"its agent reports `drained`, but {against}; the next pass continues"
             )
         instance = ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
             return self._over(decision, "it is already terminated")
-        if (held := self._executor.blocked(decision, instance, drains=True)) is not None:
+        if (held := self._executor.cancel_if_blocked(decision, instance, drains=True)) is not None:
             return held
         if instance.group is None:
-            return self._executor.outcome(
+            return self._executor.record_outcome(
                 decision, OutcomeKind.FAILED, error="it belongs to no group, so it cannot be ended"
             )
         if instance.id in leaving(ports, [instance]):
             return self._over(decision, "its group is ending it already")
         if self._is_preempted_free(instance):
             why = LEFT_TO_ITS_CLOUD
-            return self._executor.waiting(decision, f"{why.reason.sentence}: {why.detail}")
+            return self._executor.record_waiting(decision, f"{why.reason.sentence}: {why.detail}")
         pool = self._document.pool(decision.pool or "")
         self._executor.intend(decision)
         target = ports.ledger.lower_target(pool.name, pool.min, f"{WATCHDOG}:{instance.id}", ports.clock.now())
         ports.groups.end(instance.id, instance.group, lower_desired=True)
         self._executor.notify(f"ended:{instance.id}", messages.ended(decision, target.value), decision)
-        return self._executor.done(decision, f"ended; target {target.value}")
+        return self._executor.record_done(decision, f"ended; target {target.value}")
 
     def _is_preempted_free(self, instance: Instance) -> bool:
         """Whether its cloud reclaims it, without a charge, by a notice since the drain."""
@@ -230,7 +230,11 @@ class IdleActor:
         If an earlier pass began the termination, the next one resolves it.
         """
         begun = decision.resource in self._observed.begun
-        return self._executor.waiting(decision, detail) if begun else self._executor.cancelled(decision, detail)
+        return (
+            self._executor.record_waiting(decision, detail)
+            if begun
+            else self._executor.record_no_longer_true(decision, detail)
+        )
 
     def _look_again(self, decision: Decision) -> Instance | Outcome:
         """The current instance, or the outcome if it must not be ended.
@@ -246,15 +250,15 @@ class IdleActor:
         if instance.group is None:
             raise CloudError(f"{instance.id} belongs to no group, so it cannot be ended; it is not drained either")
         drains = is_our_drain(ports.agents.statuses([instance]).get(instance.id))
-        if (held := self._executor.blocked(decision, instance, drains=drains)) is not None:
+        if (held := self._executor.cancel_if_blocked(decision, instance, drains=drains)) is not None:
             return held
         if drains:
             return instance
         if instance.idle_since is None:
-            return self._executor.cancelled(decision, "its mark was removed")
+            return self._executor.record_no_longer_true(decision, "its mark was removed")
         entry = self._document.pool(instance.pool or "").watchdogs.idle
         if entry is None:
-            return self._executor.cancelled(decision, "its pool has no idle watchdog")
+            return self._executor.record_no_longer_true(decision, "its pool has no idle watchdog")
         fresh = self._evidence_of(instance, max(entry.window, now - instance.idle_since), now)
         rollouts = ports.groups.in_rollout([instance.group], [instance.group])
         others = self._others(instance)
@@ -274,7 +278,9 @@ class IdleActor:
         ready = sum(in_service(agents.get(one.id)) for one in others)
         if ready < floor:
             why = Reason.POOL_FLOOR if ready < view.floor else Reason.NEEDED_SOON
-            return self._executor.cancelled(decision, f"{why.sentence}: floor {floor}, {ready} others are ready")
+            return self._executor.record_no_longer_true(
+                decision, f"{why.sentence}: floor {floor}, {ready} others are ready"
+            )
         return instance
 
     def _others(self, instance: Instance) -> list[Instance]:
@@ -291,7 +297,7 @@ class IdleActor:
                 instance.idle_since, replace(decision, reason=objection.reason, detail=objection.detail)
             )
         detail = f"{objection.reason.sentence} {objection.detail}".strip()
-        return self._executor.cancelled(decision, detail)
+        return self._executor.record_no_longer_true(decision, detail)
 
     def _objection(self, confirmed: DrainConfirmed) -> Objection | None:
         """The objection of the metrics since the agent reported `drained`; None: the instance may be ended."""

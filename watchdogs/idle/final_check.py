@@ -13,7 +13,7 @@ from gpufleet.domain.decisions import Decision, Objection, Reason
 from gpufleet.domain.evidence import STALE_AFTER
 from serving.accelerators.contract import UnknownCode
 from watchdogs import signals
-from watchdogs.draining import DRAIN_SLACK, Drain, drained, sleep_and_renew
+from watchdogs.draining import DRAIN_SLACK, PendingDrain, drained, sleep_and_renew
 from watchdogs.idle.checks import (
     Case,
     Check,
@@ -74,7 +74,9 @@ class FinalChecks:
     _asked: datetime | None = None
     _interval: timedelta = timedelta(0)
 
-    def wait(self, drains: Sequence[Drain], deadline: timedelta) -> Iterator[DrainConfirmed | DrainUnconfirmed]:
+    def wait(
+        self, drains: Sequence[PendingDrain], deadline: timedelta
+    ) -> Iterator[DrainConfirmed | DrainUnconfirmed]:
         """Yield every decision once.
 
         Agents have `deadline` to drain, then the sources two scrape intervals to report.
@@ -95,7 +97,7 @@ class FinalChecks:
             if waiting or self._empty:
                 renewed = sleep_and_renew(self.ports, renewed)
 
-    def _noted(self, reported: Sequence[Drain]) -> Iterator[DrainUnconfirmed]:
+    def _noted(self, reported: Sequence[PendingDrain]) -> Iterator[DrainUnconfirmed]:
         """Record the time of the metrics store: later scrapes begin after `drained`."""
         if not reported:
             return

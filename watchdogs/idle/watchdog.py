@@ -107,7 +107,7 @@ class IdleWatchdog:
         """Everything that `decide` uses. Raises OSError if a part cannot be read."""
         ports = self._ports
         instances, unreadable = self._instances()
-        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.is_active(now)]
         reader = InstanceReader(ports.inventory)
         reader.fails(unreadable)
         evidence, missing = self._evidence(instances, reader, now)

@@ -49,12 +49,12 @@ class OrphanActor:
         """Record the outcome of a stop that a killed pass began. An instance that still runs is judged again."""
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:
-            self._executor.cancelled(decision, "begun by an earlier pass but not done; judged again")
+            self._executor.record_no_longer_true(decision, "begun by an earlier pass but not done; judged again")
             return
         if instance is not None:
             self._ports.inventory.untag([decision.resource], [tags.IDLE_SINCE])
         self._notify_stop(decision)
-        self._executor.done(decision, "stopped by an earlier pass that was killed before it recorded it")
+        self._executor.record_done(decision, "stopped by an earlier pass that was killed before it recorded it")
 
     def act(self, plan: Plan) -> None:
         """Carry out each acting decision and record its outcome."""
@@ -66,7 +66,7 @@ class OrphanActor:
             self._executor.attempt(decision, self._stop)
 
     def _mark(self, decisions: Sequence[Decision]) -> None:
-        free = [d for d in decisions if self._executor.blocked(d, self._orphans[d.resource]) is None]
+        free = [d for d in decisions if self._executor.cancel_if_blocked(d, self._orphans[d.resource]) is None]
         now = self._ports.clock.now().replace(microsecond=0)  # the tag has whole seconds
         write = partial(self._ports.inventory.tag, values={tags.IDLE_SINCE: tags.write_time(now)})
         self._executor.write(free, write, partial(self._notify_mark, since=now), at=now)
@@ -111,16 +111,16 @@ class OrphanActor:
         now = self._ports.clock.now()
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.cancelled(decision, "it is no longer running")
+            return self._executor.record_no_longer_true(decision, "it is no longer running")
         rule = self._rules[decision.pool or ""]
         again = self._look_again(instance, rule.name, now)
         if not again.orphans:
-            return self._executor.cancelled(decision, "it belongs to a pool now")
+            return self._executor.record_no_longer_true(decision, "it belongs to a pool now")
         if again.rule_of(instance, now) != rule:
-            return self._executor.cancelled(decision, "the rule no longer matches it")
+            return self._executor.record_no_longer_true(decision, "the rule no longer matches it")
         if again.marked(instance, rule, now) is None:
-            return self._executor.cancelled(decision, "its mark was removed")
-        if (held := self._executor.blocked(decision, instance)) is not None:
+            return self._executor.record_no_longer_true(decision, "its mark was removed")
+        if (held := self._executor.cancel_if_blocked(decision, instance)) is not None:
             return held
         objection = judge_orphan(case_of(again, instance, rule, now))
         if objection is not None:
@@ -128,12 +128,12 @@ class OrphanActor:
         objection = objection or stop_objection(again, instance, rule)
         if objection is not None:
             detail = f"{objection.reason.sentence} {objection.detail}".strip()
-            return self._executor.cancelled(decision, detail)
+            return self._executor.record_no_longer_true(decision, detail)
         self._executor.intend(decision)
         self._account.stop(instance.id)
         self._ports.inventory.untag([instance.id], [tags.IDLE_SINCE])
         self._notify_stop(decision)
-        return self._executor.done(decision, "stopped")
+        return self._executor.record_done(decision, "stopped")
 
     def _unmark_busy(self, decision: Decision, objection: Objection) -> None:
         """Remove its mark, so that the next mark starts a new grace."""

@@ -101,7 +101,7 @@ class OrphanWatchdog:
 
     def _without_metrics(self, orphans: Sequence[Instance], now: datetime) -> OrphanObservation:
         ledger = self._ports.ledger
-        brakes = [brake for brake in ledger.brakes(now) if brake.holds(now)]
+        brakes = [brake for brake in ledger.brakes(now) if brake.is_active(now)]
         known = machine_facts(self._document.cloud, orphans)
         stopped = ledger.ended_since(WATCHDOG, now - budgets.HOUR)
         seen = OrphanObservation(

@@ -57,24 +57,24 @@ class ScaleWatchdog:
         """Record the outcome of a write that a killed pass began. If it was not written, it is decided again."""
         there = targets.get(decision.resource)
         if there is None or there.value != decision.to_size:
-            executor.cancelled(
+            executor.record_no_longer_true(
                 decision, "begun by an earlier pass that was killed before it wrote the target; decided again"
             )
             return
         self._notify(executor, decision, there)
         written = f"target {decision.from_size} → {there.value}"
-        executor.done(decision, f"{written}, by an earlier pass that was killed before it recorded it")
+        executor.record_done(decision, f"{written}, by an earlier pass that was killed before it recorded it")
 
     def _retarget(self, executor: Executor, targets: Mapping[str, Target], decision: Decision) -> Outcome:
         seen = targets[decision.resource]
-        if (held := executor.blocked(decision)) is not None:
+        if (held := executor.cancel_if_blocked(decision)) is not None:
             return held
         wanted = seen.value if decision.to_size is None else decision.to_size
         executor.intend(decision)
         why = f"{decision.reason.sentence}: {decision.detail}"
         there = self._ports.ledger.set_target(seen, wanted, WATCHDOG, why, self._ports.clock.now())
         self._notify(executor, decision, there)
-        return executor.done(decision, f"target {seen.value} → {wanted}")
+        return executor.record_done(decision, f"target {seen.value} → {wanted}")
 
     def _notify(self, executor: Executor, decision: Decision, there: Target) -> None:
         """Send the message before the outcome is recorded: if needed, a later pass sends it under the same key."""
@@ -97,7 +97,7 @@ class ScaleWatchdog:
         leads = cold_starts(by_pool, statuses, ports.ledger.boots())
         readings = pressure.read(ports.metrics, self._document.environment, policies, now)
         targets = ports.ledger.targets()
-        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.is_active(now)]
         views = [self._view(pool, by_pool[pool.name], statuses, readings, targets, brakes) for pool in pools]
         return tuple(replace(view, cold_start=leads[view.name]) for view in views), targets
 

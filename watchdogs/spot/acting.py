@@ -13,7 +13,7 @@ from gpufleet.domain.drains import DrainOwner
 from gpufleet.domain.durations import approximate
 from gpufleet.domain.model import CapacityType, Group, Instance
 from gpufleet.settings.document import FleetDocument, Pool
-from watchdogs.draining import Drain, is_terminated, leaving, sleep_and_renew, until_drained
+from watchdogs.draining import PendingDrain, is_terminated, leaving, sleep_and_renew, until_drained
 from watchdogs.execute import ExecutionRules, Executor
 from watchdogs.observe.fleet import PassObservations
 from watchdogs.ports import Ports
@@ -47,12 +47,12 @@ RULES: Final = ExecutionRules(
 def recover(executor: Executor, ports: Ports, document: FleetDocument, decision: Decision) -> None:
     """Record the outcome of an unfinished end. An instance that still runs is judged again. Raises OSError."""
     if not is_terminated(ports, document, ports.inventory.instance(decision.resource)):
-        executor.cancelled(decision, "an earlier pass was killed before it ended it; judged again")
+        executor.record_no_longer_true(decision, "an earlier pass was killed before it ended it; judged again")
         return
     text = f"{decision.resource} of pool {decision.pool} was ended: {decision.reason.sentence}; {decision.detail}."
     # the same key as the message of that pass, so that it is sent once
     executor.notify(f"ended:{decision.resource}", text)
-    executor.done(decision, "ended by an earlier pass that was killed before it recorded it")
+    executor.record_done(decision, "ended by an earlier pass that was killed before it recorded it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +194,7 @@ class SpotActor:
     def end(self, plan: Plan) -> None:
         """Drain and end instances. Drained ones, and those that never served, are ended at once."""
         self._alert(plan)
-        drains: list[Drain] = []
+        drains: list[PendingDrain] = []
         for decision in (d for d in plan.acting if d.action in (Action.END, Action.REPLACE)):
             if lifecycle.PREEMPTED_FROM in decision.evidence:
                 self._executor.attempt(decision, self._give_up_place)
@@ -208,18 +208,18 @@ class SpotActor:
                 if empty:
                     self._executor.attempt(decision, self._end)
                 else:
-                    self._executor.waiting(
+                    self._executor.record_waiting(
                         decision, "its agent has not reported `drained` yet; the next pass continues"
                     )
 
     def _set_size(self, decision: Decision) -> Outcome:
         group = self._groups[decision.resource]
         size = decision.to_size if decision.to_size is not None else group.desired
-        if (held := self._executor.blocked(decision)) is not None:
+        if (held := self._executor.cancel_if_blocked(decision)) is not None:
             return held
         if size < group.desired and size < (there := len(self._seen_again(group).instance_ids)):
             # with a smaller size the cloud would choose which instance to end
-            return self._executor.cancelled(decision, f"it has {there} instances now")
+            return self._executor.record_no_longer_true(decision, f"it has {there} instances now")
         if size >= group.desired and (stopped := [one.process for one in group.suspended if one.by_cloud]):
             # its cloud suspended it because launches failed: resume it to try the zone again
             self._ports.groups.resume_processes(group.name, stopped)
@@ -234,7 +234,7 @@ class SpotActor:
             self._executor.notify(f"fallback:{group.name}:{self._minute()}", text)
         if (unknown := decision.evidence.get(CEILING)) is not None:
             self._notify_unpriced(decision, unknown)
-        return self._executor.done(decision, f"{group.desired} → {size}")
+        return self._executor.record_done(decision, f"{group.desired} → {size}")
 
     def _seen_again(self, group: Group) -> Group:
         """The current group. Raises CloudError; ConflictError if another process has changed its size.
@@ -254,11 +254,11 @@ class SpotActor:
             )
         return now
 
-    def _begin(self, decision: Decision) -> Drain | Outcome:
+    def _begin(self, decision: Decision) -> PendingDrain | Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive:
-            return self._executor.cancelled(decision, "it is already terminated")
-        if (held := self._executor.blocked(decision, instance)) is not None:
+            return self._executor.record_no_longer_true(decision, "it is already terminated")
+        if (held := self._executor.cancel_if_blocked(decision, instance)) is not None:
             return held
         status = self._ports.agents.statuses([instance]).get(instance.id)
         if status is None or not (status.draining or status.drained):
@@ -269,30 +269,32 @@ class SpotActor:
     def _end(self, decision: Decision) -> Outcome:
         instance = self._ports.inventory.instance(decision.resource)
         if instance is None or not instance.alive or instance.group is None:
-            return self._executor.cancelled(decision, "it is already terminated or removed from its group")
+            return self._executor.record_no_longer_true(
+                decision, "it is already terminated or removed from its group"
+            )
         if instance.id in leaving(self._ports, [instance]):
-            return self._executor.cancelled(decision, "its group is ending it already")
-        if (held := self._executor.blocked(decision, instance)) is not None:
+            return self._executor.record_no_longer_true(decision, "its group is ending it already")
+        if (held := self._executor.cancel_if_blocked(decision, instance)) is not None:
             return held
         self._executor.intend(decision)
         self._ports.groups.end(instance.id, instance.group, lower_desired=decision.action is Action.END)
         self._executor.notify(f"ended:{instance.id}", _ended(decision))
-        return self._executor.done(decision, "ended")
+        return self._executor.record_done(decision, "ended")
 
     def _give_up_place(self, decision: Decision) -> Outcome:
         """Remove an instance that its cloud ended from its group, so that the group does not replace it there."""
         name = decision.evidence[lifecycle.PREEMPTED_FROM]
         instance = self._ports.inventory.instance(decision.resource)
         if instance is not None and instance.alive:
-            return self._executor.cancelled(decision, "it is running")
+            return self._executor.record_no_longer_true(decision, "it is running")
         if decision.resource not in self._ports.groups.groups([name])[0].instance_ids:
-            return self._executor.cancelled(decision, "its group no longer lists it")
-        if (held := self._executor.blocked(decision)) is not None:
+            return self._executor.record_no_longer_true(decision, "its group no longer lists it")
+        if (held := self._executor.cancel_if_blocked(decision)) is not None:
             return held
         self._executor.intend(decision)
         self._ports.groups.end(decision.resource, name, lower_desired=True)
         self._executor.notify(f"ended:{decision.resource}", _ended(decision))
-        return self._executor.done(decision, "removed from its group")
+        return self._executor.record_done(decision, "removed from its group")
 
     def _alert(self, plan: Plan) -> None:
         """Notify people of failing boots and quotas, which they must fix: once a day for each group."""

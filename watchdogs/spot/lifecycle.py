@@ -185,7 +185,7 @@ CRASH_CLUSTER: Final = timedelta(minutes=5)
 """Crashes this close to the first one count as one: the same request may crash several engines."""
 
 
-def fixed(pool: str, by: str) -> Decision:
+def retry_requested(pool: str, by: str) -> Decision:
     """The note of a person that boots of a pool are tried again: earlier failures no longer count."""
     detail = f"boots are tried again: {by}"
     return Decision(resource=pool, pool=pool, action=Action.KEEP, reason=Reason.AS_WANTED, detail=detail)
@@ -212,7 +212,7 @@ def crash_waits(pool: SpotPoolView, now: datetime) -> list[datetime]:
     """Times at which crashed engines are replaced, of those whose replacement waits: after growing pauses.
 
     Otherwise a crash that recurs on each new instance would buy one instance after the other. After a note that the
-    cause is fixed, nothing waits.
+    cause is retry_requested, nothing waits.
     """
     there = [Crash(at=member.crashed_at) for member in pool.members if member.crashed_at is not None]
     waits: list[datetime] = []

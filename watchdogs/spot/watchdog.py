@@ -212,7 +212,7 @@ class SpotWatchdog:
         before = ports.ledger.boots()
         seen = self._boots(before, fleet, found, actions, now)
         events = _with_launches(found, seen, now)
-        brakes = [brake for brake in ports.ledger.brakes(now) if brake.holds(now)]
+        brakes = [brake for brake in ports.ledger.brakes(now) if brake.is_active(now)]
         known = SpotFacts(
             pass_started=started,
             asked_since=self._answers.since,

@@ -65,7 +65,7 @@ def test_a_fixed_image_is_retried_before_the_hour_ends() -> None:
     fleet.lose(instance(1).id)
     passes(fleet, 20, failing=[OD])
     tries = fleet.launched
-    times = lifecycle.fixed("batch", "anna")
+    times = lifecycle.retry_requested("batch", "anna")
     FakeLedger(fleet).record_outcome(
         "spot", Outcome(decision=times, kind=OutcomeKind.DONE, detail=times.detail), fleet.now
     )

@@ -62,7 +62,7 @@ def test_a_zone_that_refuses_for_good_is_not_asked_again_and_people_are_notified
 
 
 def resume(fake: FakeFleet) -> None:
-    note = lifecycle.fixed("batch", "ana")
+    note = lifecycle.retry_requested("batch", "ana")
     outcome = Outcome(decision=note, kind=OutcomeKind.DONE, detail=note.detail)
     fake.record_outcome("spot", outcome, fake.now)
 
