@@ -266,7 +266,7 @@ def test_reader_of_a_feed_cannot_change_the_cloud(fed: Fed) -> None:
     assert list(fed.inventory.tag(["i-1"], {"a": "b"})) == ["i-1"]
     assert list(fed.inventory.untag(["i-1"], ["a"])) == ["i-1"]
     for call in (lambda: fed.inventory.stop("i-1"), fed.inventory.gpus, lambda: fed.inventory.ended(["i-1"])):
-        with pytest.raises(CloudError, match="no credentials"):
+        with pytest.raises(CloudError, match="no cloud credentials"):
             call()
 
 

@@ -104,7 +104,7 @@ def test_a_page_whose_last_number_may_have_lost_digits_is_refused(tmp_path: Path
 
 def test_a_general_name_is_not_enough_to_recognise_a_kind(tmp_path: Path) -> None:
     (page,) = pages(tmp_path, 'duty_cycle{make="nvidia",accelerator_id="0"} 5\n')
-    assert "has no metric of an accelerator" in refused("check", page)
+    assert "has no metric of a known accelerator" in refused("check", page)
     (page,) = pages(tmp_path, f"system_memory_used_bytes 5\n{mig(0.5, 0, 1)}")
     assert json.loads(run("check", page, "--json").output)["accelerator"] == "nvidia"
 
@@ -187,7 +187,10 @@ def test_an_invalid_address_is_refused(address: str) -> None:
 def test_wrong_use_is_refused_with_a_remedy(tmp_path: Path) -> None:
     assert "accelerator 'gpu': is not one of amd, neuron, nvidia, tpu" in refused("show", "gpu")
     (page,) = pages(tmp_path, "process_cpu_seconds_total 5\n")
-    assert "has no metric of an accelerator; name the kind with --kind" in refused("check", page)
+    assert (
+        "has no metric of a known accelerator; give the page of its exporter, or name the kind with --kind"
+        in refused("check", page)
+    )
     (page,) = pages(tmp_path, "<html>")
     assert "is not a metrics page" in refused("check", page)
 

@@ -168,7 +168,7 @@ def test_two_halves_of_a_ledger_make_the_whole(full: Engine, tmp_path: Path) -> 
         pytest.param(lambda rows: rows[1:], "is not an export", id="no first line"),
         pytest.param(lambda rows: [], "line 1: expected JSON", id="empty"),
         pytest.param(lambda rows: ['{"kind":"gpu-fleet ledger","version":9}', *rows[1:]], "upgrade", id="newer"),
-        pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "expected a row", id="no table"),
+        pytest.param(lambda rows: [rows[0], '{"table":"sqlite_master","row":{}}'], "has no table", id="no table"),
         pytest.param(lambda rows: [rows[0], '{"table":"runs","row":{"x":1}}'], "columns", id="other columns"),
         pytest.param(lambda rows: [rows[0], "[]"], "line 2: expected a JSON object", id="no object"),
     ],

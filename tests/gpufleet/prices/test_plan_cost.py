@@ -193,7 +193,9 @@ def test_change_against_now_includes_deleted_resources() -> None:
     [
         pytest.param([group("a", "spot", ("g6.2xlarge",), 1)], "no price for aws:ec2:g6.2xlarge:spot", id="no price"),
         pytest.param([group("a", "spot", (), 1)], "a: has no machine type", id="no machine type"),
-        pytest.param([group("a", "spot", G6, 1, pool="other")], "pool other: its limits", id="unknown pool"),
+        pytest.param(
+            [group("a", "spot", G6, 1, pool="other")], "pool other: the settings do not have", id="unknown pool"
+        ),
         pytest.param(
             [resource("aws:rds/instance:Instance", "db", {})],
             "db: no price is defined for the type",

@@ -99,8 +99,12 @@ def test_a_device_without_a_known_catalog_name_is_an_error(name: str) -> None:
 @pytest.mark.parametrize(
     ("catalog", "message"),
     [
-        pytest.param(CATALOG[1:], "no prices for /G2 Instance Core", id="a part is missing"),
-        pytest.param([*CATALOG, sku("G2 Instance Core running in Americas", 1)], "2 prices", id="two prices"),
+        pytest.param(CATALOG[1:], "got 0 .*G2 Instance Core", id="a part is missing"),
+        pytest.param(
+            [*CATALOG, sku("G2 Instance Core running in Americas", 1)],
+            "expected one price in the catalog, got 2",
+            id="two prices",
+        ),
     ],
 )
 def test_a_component_without_exactly_one_price_is_an_error(catalog: list[Any], message: str) -> None:
@@ -118,5 +122,5 @@ def test_a_component_with_price_zero_is_an_error() -> None:
     free = [
         sku("Nvidia L4 GPU running in Americas", 0) if "Nvidia L4" in one["description"] else one for one in CATALOG
     ]
-    with pytest.raises(CloudError, match="the price of Nvidia L4 GPU running in Americas is 0"):
+    with pytest.raises(CloudError, match="the catalog's price of Nvidia L4 GPU running in Americas is 0"):
         price_of(machine(Cloud.GCP, "g2-standard-4"), "on-demand", free, "us-central1", NOW)
