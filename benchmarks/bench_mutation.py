@@ -118,8 +118,7 @@ def _copy(work: Path) -> None:
     for name in TESTS:
         (work / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "tests" / name, work / "tests" / name)
-    arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures", "--import-mode=importlib",
-                 "--hypothesis-seed=0"]  # fmt: skip
+    arguments = ["-p", "no:randomly", "-p", "no:cacheprovider", "--import-mode=importlib", "--hypothesis-seed=0"]
     settings: dict[str, object] = {
         "source_paths": list(_PACKAGES),
         "only_mutate": list(MODULES),

@@ -25,7 +25,7 @@ LIMIT_S: Final = 600
 """Time limit in seconds for the tests of one defect."""
 _PYTEST: Final = (
     "-m", "pytest", "-x", "-q", "--no-header", "--tb=line", "--hypothesis-seed=0",
-    "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:rerunfailures",
+    "-p", "no:randomly", "-p", "no:cacheprovider",
 )  # fmt: skip
 _FAILED: Final = 1
 """pytest's exit code if tests ran and some failed."""

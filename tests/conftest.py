@@ -17,7 +17,7 @@ pytest_plugins = (
     "tests.fixtures.router.router",
 )
 SLOW_LIMIT_S = 1800
-MOST_LINES: Final = 10
+MAX_LINES: Final = 10
 """Maximum number of lines about the cause of a failure."""
 WHOLE_FLEETS: Final = ("tests/chaos/", "tests/e2e/", "tests/vllm/")
 """Each test in these folders starts tens of processes, including real vLLM. A small machine runs one such fleet
@@ -34,17 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class NamedFailures:
-    """Names each failed or repeated test when it ends. A run of an hour that is cut off would name none."""
+    """Names each failed test when it ends. A run of an hour that is cut off would name none."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # pytest-rerunfailures has an outcome of its own
-        if report.outcome not in ("failed", "rerun") or self._config.get_verbosity() < 0:
+        if not report.failed or self._config.get_verbosity() < 0:
             return
         terminal: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        cause = [line for line in report.longreprtext.splitlines() if line.startswith("E ")][:MOST_LINES]
+        cause = [line for line in report.longreprtext.splitlines() if line.startswith("E ")][:MAX_LINES]
         terminal.ensure_newline()
         for line in (f"{report.outcome}: {report.nodeid} ({report.when})", *cause):
             terminal.write_line(line)
