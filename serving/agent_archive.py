@@ -25,6 +25,7 @@ FILES: Final = (
     "gpufleet/domain/data/gpus.csv",
     "gpufleet/domain/data/machines.csv",
     "gpufleet/domain/drains.py",
+    "gpufleet/domain/durations.py",
     "gpufleet/domain/files.py",
     "gpufleet/domain/loopback.py",
     "gpufleet/domain/model.py",

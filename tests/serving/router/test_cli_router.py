@@ -131,7 +131,7 @@ def test_a_status_is_shown_with_its_problems(tmp_path: Path, problems: list[str]
     (tmp_path / "status.json").write_text(json.dumps(known))
     done = call("status", "--state", tmp_path)
     assert done.exit_code == (Exit.FOUND if problems else Exit.DONE)
-    for text in ("i-1", "10.0.0.1", "empty: 3 requests wait", *problems):
+    for text in ("i-1", "10.0.0.1", "empty: requests that wait for its first replica: 3", *problems):
         assert text in done.stdout
     assert json.loads(call("status", "--state", tmp_path, "--json").stdout) == known
 
