@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from app.errors import AppError, ErrorCode
-from gpufleet.settings.document import DocumentError, FleetDocument, parse
+from gpufleet.settings.document import DocumentError, FleetDocument, Pool, parse
 
 LARGEST_DOCUMENT = 16 * 1024 * 1024
 ENVIRONMENTS = "GPUFLEET_ENVIRONMENT"
@@ -127,3 +127,13 @@ def _read(url: str) -> bytes:
         return read_object(parts.netloc, parts.path.lstrip("/"))
     except OSError as error:
         raise AppError(f"{url}: {error}") from error
+
+
+def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Pool]:
+    """The pool of that name, and its fleet. Raises AppError."""
+    for document in documents:
+        for pool in document.pools:
+            if pool.name == name:
+                return document, pool
+    known = ", ".join(pool.name for document in documents for pool in document.pools)
+    raise AppError(f"no pool {name!r}; pools: {known or 'none'}", ErrorCode.WRONG_USE)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from app.errors import AppError, ErrorCode
+from app.errors import AppError
 from app.wiring import agents_of, inventory_of
 from gpufleet.clouds.aws.calls import AwsCalls
 from gpufleet.clouds.aws.rollouts import AwsRollouts
@@ -28,16 +28,6 @@ def _cloud_errors(pool: Pool) -> Generator[None]:
         yield
     except CloudError as error:
         raise AppError(f"rollout of {pool.name}: {error}") from error
-
-
-def pool_of(documents: list[FleetDocument], name: str) -> tuple[FleetDocument, Pool]:
-    """The pool of that name, and its fleet. Raises AppError."""
-    for document in documents:
-        for pool in document.pools:
-            if pool.name == name:
-                return document, pool
-    known = ", ".join(pool.name for document in documents for pool in document.pools)
-    raise AppError(f"no pool {name!r}; pools: {known or 'none'}", ErrorCode.WRONG_USE)
 
 
 def versions_of(document: FleetDocument, pool: Pool, announce: Announce) -> dict[str, GroupVersion]:

@@ -8,7 +8,7 @@ import typer
 
 from app import brakes
 from app.errors import AppError, ErrorCode
-from app.fleets import load
+from app.fleets import load, pool_of
 from app.ledgers import not_here
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, print_json
@@ -172,9 +172,8 @@ def target(  # noqa: PLR0913 - a brake's options, and JSON
     if value is not None and reason is None:
         raise AppError("--reason is missing: write why; every plan shows it", ErrorCode.WRONG_USE)
     documents = load(fleet)
-    if pool is not None and not any(pool == known.name for document in documents for known in document.pools):
-        names = ", ".join(known.name for document in documents for known in document.pools)
-        raise AppError(f"no pool {pool!r}; pools: {names or 'none'}", ErrorCode.WRONG_USE)
+    if pool is not None:
+        pool_of(documents, pool)
     if pool is not None and value is not None:
         brake = _brake(BrakeKind.TARGET, pool, (reason or "", owner), _end(span, endless=endless))
         document, _ = brakes.owner_of(pool, documents)

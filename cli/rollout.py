@@ -7,7 +7,7 @@ import typer
 
 from app import rollout as rollouts
 from app.errors import AppError, ErrorCode
-from app.fleets import load
+from app.fleets import load, pool_of
 from cli.options import FleetOption, JsonOption
 from cli.output import STDERR, STDOUT, Exit, note, print_json
 from gpufleet.clouds.versions import GroupVersion
@@ -38,7 +38,7 @@ def rollout(
 
     Exit code 3: without --apply, at least one instance is outdated.
     """
-    document, found = rollouts.pool_of(load(fleet), pool)
+    document, found = pool_of(load(fleet), pool)
     longest = _parse_limit(limit)
     if cancel:
         rollouts.cancel(document, found)

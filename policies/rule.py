@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from gpufleet.domain.printable import value_text
 from gpufleet.domain.secrets import redacted
 from policies.context import Context
 from policies.resource import UNKNOWN, Resource
@@ -71,7 +72,7 @@ def shown(value: Any) -> str:
         return "not set"
     if value is UNKNOWN or value is NOT_SHOWN:
         return repr(value)
-    text = redacted(str(value).lower() if isinstance(value, bool) else repr(value))
+    text = redacted(value_text(value))
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
 

@@ -103,7 +103,7 @@ class PoolStatus:
     types: Mapping[CapacityType, CapacityCount]
     """Every capacity type. A pool has either on-demand or flex-start, or neither."""
     draining: int | None
-    """None, also for the three below: the inventory is not known."""
+    """None: the inventory is not known; so also for `marked` and `usd_per_hour`."""
     marked: int | None
     held: float | None
     waiting: float | None

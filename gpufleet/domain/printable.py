@@ -1,7 +1,7 @@
-"""Makes external text safe for a terminal or a chat: replaces control characters."""
+"""Makes external text and values fit for a terminal or a chat: replaces control characters."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 STEERING: Final = re.compile(
     # C0 except tab and line ends, DEL and C1; then characters that change the text direction
@@ -18,3 +18,8 @@ def printable(text: str) -> str:
 def in_json(document: str) -> str:
     """Replace control characters in a JSON document with JSON escapes: a program reads the same values."""
     return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+def value_text(value: Any) -> str:
+    """Return a value as a message shows it: `true` and `false` as settings write them, others as Python does."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gpufleet.domain.parsed import is_list, is_map
+from gpufleet.domain.printable import value_text
 from gpufleet.domain.secrets import find_secrets
 from gpufleet.settings.expected import expectation
 
@@ -115,5 +116,5 @@ def _sentence(message: str) -> str:
 
 
 def _short(value: Any) -> str:
-    text = str(value) if isinstance(value, date) else str(value).lower() if isinstance(value, bool) else repr(value)
+    text = str(value) if isinstance(value, date) else value_text(value)
     return text if len(text) <= 60 else text[:57] + "..."
