@@ -36,7 +36,8 @@ METHOD: Final[Mapping[str, str]] = {
     "used": "measured busy time, and unmeasured time (only time that is known to be idle counts as idle)",
     "starting": "launch to the first reading of the instance's engine",
     "tokens": "differences of raw counter readings; a difference counts at its later reading; resets count from zero",
-    "blended": "cost / (prompt + generation) x 1,000,000",
+    "blended": "cost / (prompt + generation) x 1,000,000; the total leaves out the tokens of engines without a"
+    " machine_type, because their instances are not in the ledger",
     "input": "input share of cost / (prompt - cached) x 1,000,000",
     "output": "output share of cost / generation x 1,000,000",
     "adapters": "pool's cost by engine seconds per requested model name; tokens that only the engines counted are"

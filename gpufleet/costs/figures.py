@@ -61,6 +61,8 @@ class Figure:
     adjustments: dict[ChargeKind, Decimal] = field(default_factory=lambda: defaultdict[ChargeKind, Decimal](Decimal))
     """Minimum charges and credits, which `amounts` already contain."""
     tokens: Tokens = Tokens()
+    without_cost: Tokens = Tokens()
+    """The part of `tokens` whose instances are not in the ledger, so that their cost is unknown."""
     spot: Decimal = money.ZERO
     """The cost of spot time with a known on-demand price."""
     spot_on_demand: Decimal = money.ZERO
@@ -118,6 +120,7 @@ class Figure:
         for kind, amount in part.adjustments.items():
             self.adjustments[kind] = money.EXACT.add(self.adjustments[kind], amount)
         self.tokens += part.tokens
+        self.without_cost += part.without_cost
         self.spot = money.EXACT.add(self.spot, part.spot)
         self.spot_on_demand = money.EXACT.add(self.spot_on_demand, part.spot_on_demand)
         self.spot_uncompared = money.EXACT.add(self.spot_uncompared, part.spot_uncompared)
@@ -132,6 +135,11 @@ class Figure:
     def serve(self, tokens: Tokens) -> None:
         """Add served tokens."""
         self.tokens += tokens
+
+    def serve_without_cost(self, tokens: Tokens) -> None:
+        """Add tokens that an instance served that is not in the ledger."""
+        self.tokens += tokens
+        self.without_cost += tokens
 
     @property
     def allocation(self) -> Decimal:
@@ -168,9 +176,9 @@ class Figure:
         return known / whole if whole else None
 
     def unit_costs(self, basis: Basis = Basis.ALLOCATION) -> UnitCosts:
-        """USD per million tokens."""
+        """USD per million tokens, of the instances in the ledger."""
         amount = self.allocation if basis is Basis.ALLOCATION else self.used
-        tokens = self.tokens
+        tokens = self.tokens - self.without_cost
         if tokens.prompt is None or tokens.generation is None or not tokens.total:
             return UnitCosts(basis=basis, method=Method.NONE, input=None, output=None, blended=None)
         computed = computed_input(tokens.prompt, tokens.cached)

@@ -186,7 +186,9 @@ def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
 
 def without_tokens(figure: Figure) -> str:
     """Why a figure has no USD per million tokens. Unknown tokens are not zero."""
-    return "tokens unknown" if figure.tokens.total is None else "no traffic"
+    if figure.tokens.total is None:
+        return "tokens unknown"
+    return "tokens without a known cost" if figure.tokens.total else "no traffic"
 
 
 def dollars(amount: Decimal, step: Decimal = money.CENT) -> str:

@@ -93,8 +93,6 @@ class Report:
     """The finest figures; see `_GROUPINGS`."""
     energies: Sequence[tuple[Run | None, InstanceEnergy]] = ()
     """The energy of each instance, with its run; None: the instance is not in the ledger."""
-    unmatched: Tokens = field(default_factory=Tokens)
-    """Tokens of engines whose instance is not in the ledger."""
     reservations: Sequence[Reservation] = ()
     """Paid capacity of the window and its use elsewhere, one entry for each interval without a change."""
     unknown: Sequence[UnknownSpan] = ()
@@ -127,7 +125,7 @@ class Report:
     @property
     def at_least(self) -> bool:
         """Whether the sum excludes costs without a bound: unknown prices, or instances that were never observed."""
-        return bool(self.total.unpriced or self.uncollected)
+        return bool(self.total.unpriced or self.uncollected or self.total.without_cost.total)
 
 
 NONE = "(none)"
@@ -350,14 +348,14 @@ def build(  # noqa: PLR0913 - the facts of a report
     spans = list(unknown_spans(facts, book, scope.since, scope.until, scope.now))
     for span in spans:
         cells[_cell(span.like)].add_unknown(span)
-    unmatched = Tokens()
+    without_cost = Tokens()
     runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
     served_by: list[Run | None] = []
     for engine in engines:
         run = runs.get(engine.instance_id)
         served_by.append(None if run is None else with_owner_at(run, facts.periods, engine.last.at))
         if (held := served_by[-1]) is None:
-            unmatched += engine.tokens
+            without_cost += engine.tokens
         else:
             cells[_cell(held)].serve(engine.tokens)
     energies = [
@@ -369,7 +367,7 @@ def build(  # noqa: PLR0913 - the facts of a report
     for cell, used in energy_by_cell(_cell, bill, zip(engines, served_by, strict=True), energies).items():
         cells[cell].energy += used
     total, groups = _grouped(cells)
-    total.serve(unmatched)
+    total.serve_without_cost(without_cost)
     last_used = _last_used(bill)
     prices = sorted(last_used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
     return Report(
@@ -383,10 +381,9 @@ def build(  # noqa: PLR0913 - the facts of a report
         prices=prices,
         cells=dict(cells),
         unknown=spans,
-        unmatched=unmatched,
         energies=energies,
         notes=(
-            *_notes(scope, total, last, unmatched),
+            *_notes(scope, total, last),
             *energy_notes(energies),
             *_unpriced_notes(bill),
             *_price_notes(last_used),
@@ -438,7 +435,7 @@ def _grouped(cells: Mapping[tuple[str, ...], Figure]) -> tuple[Figure, dict[By, 
     return total, {by: dict(group) for by, group in groups.items()}
 
 
-def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: Tokens) -> Iterable[str]:
+def _notes(scope: ReportScope, total: Figure, last: CostPass | None) -> Iterable[str]:
     if last is None:
         yield "the ledger of this environment is empty: run `gpufleet watch cost`"
     elif last.at < min(scope.until, scope.now):
@@ -450,8 +447,11 @@ def _notes(scope: ReportScope, total: Figure, last: CostPass | None, unmatched: 
         yield f"{tokens.late} token differences span more than 15 minutes: exact in size, inexact in time"
     if tokens.unknown_before:
         yield f"{tokens.unknown_before} engines were first read long after their start: earlier tokens are unknown"
-    if unmatched.total:
-        yield f"{unmatched.total} tokens belong to instances that are not in the ledger; only the total includes them"
+    if unknown_cost := total.without_cost.total:
+        yield (
+            f"{unknown_cost} tokens belong to instances that are not in the ledger, so their cost is unknown: only"
+            " the total counts them, and its USD per million tokens leaves them out"
+        )
     if total.coverage is not None and total.coverage < 0.9:
         yield f"{total.coverage:.0%} of the serving time was measured; the remainder counts as used"
     if total.spot_uncompared:

@@ -108,12 +108,16 @@ _MAX_POOLS: Final = 5
 def lines(origins: Sequence[TokenOrigin]) -> list[str]:
     """For people: one line for each engine whose tokens are counted, and one for each whose tokens are unknown."""
     found: list[str] = []
+    is_mixed = any(origin.state is TokenState.COUNTED for origin in origins)
+    unknown = "unknown, which is not zero" + (
+        ": USD per million tokens of sums that contain them are upper bounds" if is_mixed else ""
+    )
     for method in dict.fromkeys(origin.method for origin in origins):
         for state in TokenState:
             pools = sorted({o.of.pool for o in origins if o.method == method and o.state is state})
             if not pools:
                 continue
-            source = method.source_text if state is TokenState.COUNTED else "unknown, which is not zero"
+            source = method.source_text if state is TokenState.COUNTED else unknown
             found.append(f"tokens of {method.title} ({_names(pools)}): {source}; {method.error_text}")
     return found
 

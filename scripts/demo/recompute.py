@@ -17,7 +17,7 @@ class Recomputed:
     prompt: int
     generation: int
     blended: Decimal | None
-    """USD per million tokens."""
+    """USD per million tokens of the instances in the ledger."""
 
 
 def recompute(report: dict[str, Any]) -> Recomputed:
@@ -33,7 +33,8 @@ def recompute(report: dict[str, Any]) -> Recomputed:
     _same("the total", usd, Decimal(total["usd"]))
     for by, rows in report["by"].items():
         _same(f"the sum by {by}", sum((Decimal(row["usd"]) for row in rows.values()), Decimal(0)), usd)
-    blended = usd / (prompt + generation) * 1_000_000 if prompt + generation else None
+    costed = sum(_served(engine, name) for engine in report["engines"] if engine["machine_type"] for name in _COUNTED)
+    blended = usd / costed * 1_000_000 if costed else None
     if (prompt, generation) != (total["tokens"]["prompt"], total["tokens"]["generation"]):
         raise ValueError(
             f"the differences of the counters are {prompt} + {generation} tokens; the report has {total['tokens']}"

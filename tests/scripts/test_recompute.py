@@ -22,11 +22,13 @@ REPORT: dict[str, Any] = {
     ],
     "engines": [
         {
+            "machine_type": "g6.xlarge",
             "base": {"prompt": 100, "generation": 10},
             "last": {"prompt": 350, "generation": 60},
             "tokens": {"prompt": 250, "generation": 50, "resets": 0},
         },
         {
+            "machine_type": "g6.xlarge",
             "base": None,
             "last": {"prompt": 5, "generation": 5},
             "tokens": {"prompt": 105, "generation": 95, "resets": 1},
@@ -45,6 +47,20 @@ def test_a_correct_report_is_confirmed_with_the_same_numbers() -> None:
     again = recompute(REPORT)
     assert (str(again.usd), again.charges) == ("0.025", 3)
     assert (again.prompt, again.generation) == (355, 145)
+
+
+def test_tokens_of_an_instance_without_a_machine_type_do_not_divide_the_cost() -> None:
+    found = copy.deepcopy(REPORT)
+    found["engines"].append(
+        {
+            "machine_type": None,
+            "base": None,
+            "last": {"prompt": 400, "generation": 100},
+            "tokens": {"prompt": 400, "generation": 100, "resets": 0},
+        }
+    )
+    found["total"]["tokens"] = {"prompt": 755, "generation": 245}
+    assert recompute(found).blended == 50
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from gpufleet.ledger import facts
 from gpufleet.ledger.database import writing
 from gpufleet.ledger.facts import Reservation
 from gpufleet.ledger.reservations import note_reservations, reservations
+from gpufleet.ledger.rollups import roll_up
 from gpufleet.ledger.schema import open_ledger
 from gpufleet.ledger.teams import TeamReading, add_team_readings
 from tests.fixtures.costs.report_arithmetic import faults
@@ -93,6 +94,27 @@ WINDOWS = [
 @pytest.mark.parametrize("window", WINDOWS)
 def test_every_figure_follows_from_the_lines_of_its_report(fleet: Path, window: tuple[str, ...]) -> None:
     assert faults(read_json("cost", "--fleet", fleet, *window, "--allow-unpriced")) == []
+
+
+def test_tokens_of_an_instance_that_is_not_in_the_ledger_do_not_lower_the_unit_costs(tmp_path: Path) -> None:
+    ledger = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    fill(ledger)
+    path = document(tmp_path)
+    before = read_json("cost", "--fleet", path, *WINDOW)
+    served = facts.TokenReading(
+        environment=FLEET, instance_id="i-unknown", engine="0", model="chat", at=T0 + 2 * HOUR, prompt=700_000,
+        cached=0, generation=300_000, created_at=T0 + 1.9 * HOUR,
+    )  # fmt: skip
+    with writing(ledger) as connection:
+        facts.add_readings(connection, [served])
+        roll_up(connection, [served])
+    found = read_json("cost", "--fleet", path, *WINDOW)
+    assert found["total"]["tokens"]["prompt"] == before["total"]["tokens"]["prompt"] + 700_000
+    for basis in ("usd_per_million_tokens", "usd_per_million_tokens_usage"):
+        assert found["total"][basis] == before["total"][basis]
+    assert found["by"] == before["by"]
+    assert any("1000000 tokens belong to instances that are not in the ledger" in note for note in found["notes"])
+    assert faults(found) == []
 
 
 def test_teams_follow_from_the_engine_seconds(fleet: Path) -> None:

@@ -155,6 +155,10 @@ def test_lines_name_few_pools_and_separate_what_is_unknown() -> None:
     ]
     counted, unknown = lines(origins)
     assert counted.startswith("tokens of vLLM (pools p1, p2, p3, p4, p5 and 1 more): counters of the engine; ")
-    assert unknown.startswith("tokens of vLLM (pool p0): unknown, which is not zero; ")
+    assert unknown.startswith(
+        "tokens of vLLM (pool p0): unknown, which is not zero: USD per million tokens of sums that contain them are"
+        " upper bounds; "
+    )
+    assert lines(origins[:1])[0].startswith("tokens of vLLM (pool p0): unknown, which is not zero; ")
     assert sources_of(origins) == "engine+unknown"
     assert sources_of(origins, "p0") == "unknown"
