@@ -58,11 +58,11 @@ def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
     """
     described = f"{rule.reason} {rule.remedy}"
     if rule.check_resource is not None:
-        check_resource = replace(rule, check_plan=None)
+        of_resource = replace(rule, check_plan=None)
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             resource = Resource(type=args.resource_type, name=args.name, props=Properties(args.props), urn=args.urn)
-            for violation in check_resource.check([resource], context):
+            for violation in of_resource.check([resource], context):
                 report(rule.message(violation), None)
 
         yield ResourceValidationPolicy(
@@ -70,10 +70,10 @@ def _policies_of(rule: Rule, context: Context) -> Iterator[Policy]:
         )
 
     if rule.check_plan is not None:
-        check_plan = replace(rule, check_resource=None)
+        of_plan = replace(rule, check_resource=None)
 
         def validate_stack(args: StackValidationArgs, report: ReportViolation) -> None:
-            for violation in check_plan.check([_resource(r) for r in args.resources], context):
+            for violation in of_plan.check([_resource(r) for r in args.resources], context):
                 report(rule.message(violation), None)
 
         yield StackValidationPolicy(

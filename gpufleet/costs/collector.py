@@ -507,10 +507,10 @@ def _certain(
     paid: Sequence[PaidCapacity], own: Mapping[str | None, int], unknown: int, notes: list[str]
 ) -> Sequence[PaidCapacity]:
     """Paid capacity whose use by others is known. An unreadable instance may belong to this fleet or to others."""
-    likely_preempted = [one.reservation for one in paid if unknown and _elsewhere(one, own) > 0]
-    if likely_preempted:
-        notes.append(f"reservations {', '.join(likely_preempted)}: their users are unknown; the next pass retries")
-    return [one for one in paid if one.reservation not in likely_preempted]
+    unclear = [one.reservation for one in paid if unknown and _elsewhere(one, own) > 0]
+    if unclear:
+        notes.append(f"reservations {', '.join(unclear)}: their users are unknown; the next pass retries")
+    return [one for one in paid if one.reservation not in unclear]
 
 
 def _elsewhere(paid: PaidCapacity, own: Mapping[str | None, int]) -> int:

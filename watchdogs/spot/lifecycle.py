@@ -211,8 +211,8 @@ def crashes(actions: Iterable[PastAction]) -> dict[str, list[Crash]]:
 def crash_waits(pool: SpotPoolView, now: datetime) -> list[datetime]:
     """Times at which crashed engines are replaced, of those whose replacement waits: after growing pauses.
 
-    Otherwise a crash that recurs on each new instance would buy one instance after the other. After a note that the
-    cause is retry_requested, nothing waits.
+    Otherwise a crash that recurs on each new instance would buy one instance after the other. Crashes before a
+    requested retry are not counted.
     """
     there = [Crash(at=member.crashed_at) for member in pool.members if member.crashed_at is not None]
     waits: list[datetime] = []

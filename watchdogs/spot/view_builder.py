@@ -52,7 +52,7 @@ class SpotFacts:
     """Boots by instance and launch."""
     crashes: Mapping[str, Sequence[Crash]]
     """By pool: crashes for which instances were ended."""
-    fixed: Mapping[str, datetime]
+    retry_requested_at: Mapping[str, datetime]
     """By pool: when a person requested that boots are tried again."""
     kept: Mapping[str, str]
     """By instance: who asked to keep it."""
@@ -160,7 +160,7 @@ class Views:
             asked_since=known.asked_since.get(pool.name),
             boots=booted,
             crashes=known.crashes.get(pool.name, ()),
-            retry_requested_at=known.fixed.get(pool.name),
+            retry_requested_at=known.retry_requested_at.get(pool.name),
             on_demand_usd=self._on_demand_usd(pool),
             boot_expected=boots.expected(ready, otherwise=max(usual.values(), default=boots.DEFAULT_BOOT)),
             boot_limit=pool.boot_limit,
@@ -178,7 +178,9 @@ class Views:
 
     def _since(self, pool: Pool, known: SpotFacts) -> datetime:
         """When the settings were written, or a person requested a retry for the pool."""
-        return max(self._document.generated_by.at, known.fixed.get(pool.name, self._document.generated_by.at))
+        return max(
+            self._document.generated_by.at, known.retry_requested_at.get(pool.name, self._document.generated_by.at)
+        )
 
     def _group(
         self, entry: GroupEntry, fleet: ObservedFleet, machines: Sequence[Instance], memory: ZoneHistory

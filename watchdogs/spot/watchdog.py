@@ -225,7 +225,7 @@ class SpotWatchdog:
             lost=lost,
             boots={boot.key: boot for boot in seen},
             crashes=lifecycle.crashes(actions),
-            fixed=lifecycle.retry_requested_at(actions),
+            retry_requested_at=lifecycle.retry_requested_at(actions),
             kept=kept_by_people([*members.values()], brakes, now),
             target_held=frozenset(pool.name for pool in pools if target_held_by(pool.name, brakes)),
             ended=chosen_ends(past for past in actions if past.at >= now - budgets.HOUR),
