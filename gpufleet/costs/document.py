@@ -113,7 +113,7 @@ def figure(value: Figure) -> dict[str, Any]:
         "seconds": {state.value: text(money.seconds(time)) for state, time in sorted(value.times.items())},
         "instances": len(value.instances),
         "coverage": None if value.coverage is None else round(value.coverage, 6),
-        "tokens": tokens(value.tokens),
+        "tokens": tokens(value.served),
         "usd_per_million_tokens": unit_costs(value.unit_costs()),
         "usd_per_million_tokens_usage": unit_costs(value.unit_costs(Basis.USAGE)),
         "energy": energy_json(value.energy),

@@ -80,7 +80,7 @@ def lines(report: Report) -> list[str]:
         f" {energy.coverage or 0:.1%} of the device time was measured, the energy of the remainder is unknown"
     ]
     if energy.compared_tokens:
-        tokens = energy.compared_tokens / (report.total.tokens.total or energy.compared_tokens)
+        tokens = energy.compared_tokens / (report.total.served.total or energy.compared_tokens)
         part = energy.compared_mj / (energy.millijoules or 1)
         found.append(
             f"energy per million tokens: {shown(energy.joules_per_million_tokens, Decimal(1))} J, from"

@@ -61,8 +61,9 @@ class Figure:
     adjustments: dict[ChargeKind, Decimal] = field(default_factory=lambda: defaultdict[ChargeKind, Decimal](Decimal))
     """Minimum charges and credits, which `amounts` already contain."""
     tokens: Tokens = Tokens()
+    """Tokens of the instances in the ledger, whose cost is known."""
     without_cost: Tokens = Tokens()
-    """The part of `tokens` whose instances are not in the ledger, so that their cost is unknown."""
+    """Tokens of instances that are not in the ledger."""
     spot: Decimal = money.ZERO
     """The cost of spot time with a known on-demand price."""
     spot_on_demand: Decimal = money.ZERO
@@ -133,13 +134,13 @@ class Figure:
         self.energy += part.energy
 
     def serve(self, tokens: Tokens) -> None:
-        """Add served tokens."""
+        """Add tokens of an instance in the ledger."""
         self.tokens += tokens
 
-    def serve_without_cost(self, tokens: Tokens) -> None:
-        """Add tokens that an instance served that is not in the ledger."""
-        self.tokens += tokens
-        self.without_cost += tokens
+    @property
+    def served(self) -> Tokens:
+        """All tokens, also those without a known cost."""
+        return self.tokens + self.without_cost
 
     @property
     def allocation(self) -> Decimal:
@@ -178,7 +179,7 @@ class Figure:
     def unit_costs(self, basis: Basis = Basis.ALLOCATION) -> UnitCosts:
         """USD per million tokens, of the instances in the ledger."""
         amount = self.allocation if basis is Basis.ALLOCATION else self.used
-        tokens = self.tokens - self.without_cost
+        tokens = self.tokens
         if tokens.prompt is None or tokens.generation is None or not tokens.total:
             return UnitCosts(basis=basis, method=Method.NONE, input=None, output=None, blended=None)
         computed = computed_input(tokens.prompt, tokens.cached)

@@ -89,7 +89,7 @@ def _amounts(figure: Figure) -> tuple[Decimal, ...]:
 
 
 def _served(figure: Figure) -> Row:
-    tokens, unit = figure.tokens, figure.unit_costs()
+    tokens, unit = figure.served, figure.unit_costs()
     return (
         count(tokens.prompt),
         count(tokens.cached),
@@ -186,9 +186,9 @@ def unit_line(figure: Figure, unit: UnitCosts, window: timedelta) -> str:
 
 def without_tokens(figure: Figure) -> str:
     """Why a figure has no USD per million tokens. Unknown tokens are not zero."""
-    if figure.tokens.total is None:
+    if figure.served.total is None:
         return "tokens unknown"
-    return "tokens without a known cost" if figure.tokens.total else "no traffic"
+    return "tokens without a known cost" if figure.served.total else "no traffic"
 
 
 def dollars(amount: Decimal, step: Decimal = money.CENT) -> str:

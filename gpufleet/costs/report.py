@@ -348,9 +348,9 @@ def build(  # noqa: PLR0913 - the facts of a report
     spans = list(unknown_spans(facts, book, scope.since, scope.until, scope.now))
     for span in spans:
         cells[_cell(span.like)].add_unknown(span)
-    without_cost = Tokens()
     runs = {run.instance_id: run for part, *_ in facts.over(scope.since, scope.until) for run in part.runs}
     served_by: list[Run | None] = []
+    without_cost = Tokens()
     for engine in engines:
         run = runs.get(engine.instance_id)
         served_by.append(None if run is None else with_owner_at(run, facts.periods, engine.last.at))
@@ -367,7 +367,7 @@ def build(  # noqa: PLR0913 - the facts of a report
     for cell, used in energy_by_cell(_cell, bill, zip(engines, served_by, strict=True), energies).items():
         cells[cell].energy += used
     total, groups = _grouped(cells)
-    total.serve_without_cost(without_cost)
+    total.without_cost = without_cost
     last_used = _last_used(bill)
     prices = sorted(last_used, key=lambda p: (p.sku, p.zone or "", p.valid_from))
     return Report(
@@ -440,7 +440,7 @@ def _notes(scope: ReportScope, total: Figure, last: CostPass | None) -> Iterable
         yield "the ledger of this environment is empty: run `gpufleet watch cost`"
     elif last.at < min(scope.until, scope.now):
         yield f"the ledger ends at {last.at:%Y-%m-%dT%H:%M:%SZ}; later facts are not in these figures"
-    tokens = total.tokens
+    tokens = total.served
     if tokens.resets:
         yield f"{tokens.resets} counter resets: tokens between the last reading and the reset are not counted"
     if tokens.late:

@@ -45,19 +45,6 @@ class Tokens:
             unknown_before=self.unknown_before + other.unknown_before,
         )
 
-    def __sub__(self, part: "Tokens") -> "Tokens":
-        """These tokens without a part of them. As in a sum, the unknown tokens of the part are not counted."""
-        return Tokens(
-            prompt=_less(self.prompt, part.prompt),
-            cached=_less(self.cached, part.cached),
-            generation=_less(self.generation, part.generation),
-            prefill_ms=_less(self.prefill_ms, part.prefill_ms),
-            decode_ms=_less(self.decode_ms, part.decode_ms),
-            resets=self.resets - part.resets,
-            late=self.late - part.late,
-            unknown_before=self.unknown_before - part.unknown_before,
-        )
-
     @property
     def total(self) -> int | None:
         """Input and output together; None when either is unknown."""
@@ -134,7 +121,3 @@ def _plus(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return one if other is None else other
     return one + other
-
-
-def _less(whole: int | None, part: int | None) -> int | None:
-    return None if whole is None else whole - (part or 0)

@@ -13,13 +13,13 @@ from gpufleet.ledger.counters import Tokens
 def test_only_tokens_with_a_known_cost_divide_the_cost() -> None:
     figure = Figure()
     figure.amounts[UseState.USED] = Decimal(3600)
-    figure.serve_without_cost(Tokens(prompt=7, cached=2, generation=3))
+    figure.without_cost = Tokens(prompt=7, cached=2, generation=3)
     assert figure.unit_costs().blended is None
     assert without_tokens(figure) == "tokens without a known cost"
     whole = Figure()
     whole.include(figure)
     whole.serve(Tokens(prompt=15, generation=5))
-    assert whole.tokens == Tokens(prompt=22, cached=2, generation=8)
+    assert whole.served == Tokens(prompt=22, cached=2, generation=8)
     assert whole.unit_costs().blended == Decimal(50_000)
 
 
