@@ -86,7 +86,7 @@ def hour_of(figure: Figure, *, collected: bool = True) -> Hour:
     return Hour(
         usd=Fraction(figure.allocation) / 3600,
         instance_hours=seconds / 3600,
-        tokens=figure.served.total or 0,
+        tokens=figure.tokens.total or 0,
         too_much=Fraction(figure.too_much) / 3600,
         too_little=Fraction(figure.too_little) / 3600 if is_bounded else None,
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpufleet.costs.allocation import Charge, LedgerFacts, charges
 from gpufleet.costs.anomaly import Hour, anomalies, hour_of, name_cause, split_change
+from gpufleet.costs.figures import Figure
 from gpufleet.costs.forecast import BudgetState, Forecast, IntervalCost, budget_use, forecast, local_days, month_of
 from gpufleet.costs.report import Report, ReportScope, build
 from gpufleet.costs.savings import HORIZON, Stop, avoided, savings
@@ -18,6 +19,7 @@ from gpufleet.costs.series import buckets, edges, lanes
 from gpufleet.costs.waste import WasteCause, total, waste
 from gpufleet.domain import money
 from gpufleet.domain.model import CapacityType, Cloud
+from gpufleet.ledger.counters import Tokens
 from gpufleet.ledger.facts import ActivityHour, EndCause, Reservation, Run
 from gpufleet.prices.book import PriceBook
 from tests.fixtures.costs.overrides import override
@@ -129,6 +131,11 @@ def test_fallback_is_named_as_the_cause() -> None:
 def test_hour_of_a_figure_is_the_hour_of_its_charges() -> None:
     found = hour_of(report(LedgerFacts(runs=[run("i-1", 0, 2)])).total)
     assert (found.usd, found.instance_hours, found.tokens) == (Fraction("1.44"), 2, 0)
+
+
+def test_tokens_without_a_known_cost_do_not_change_the_ratio_of_an_hour() -> None:
+    figure = Figure(tokens=Tokens(prompt=7, generation=3), without_cost=Tokens(prompt=70, generation=30))
+    assert hour_of(figure).tokens == 10
 
 
 @pytest.mark.parametrize(
