@@ -138,23 +138,26 @@ def _add(backend: str, replica: Replica, rules: MembershipRules) -> ServerChange
         commands=(
             f"add server {path} {server_address(replica)} {arguments}",
             *_awaken(path),
-            f"enable server {path}",
         ),
     )
 
 
 def _return(server: ServerStatus) -> ServerChange:
-    path = server.path
-    return _change(ServerStep.RETURN, server, *_awaken(path), f"set server {path} state ready")
+    return _change(ServerStep.RETURN, server, *_awaken(server.path))
 
 
 def _awaken(path: str) -> tuple[str, ...]:
-    """Return commands that enable both checks and set the server DOWN until both succeed."""
+    """Return commands that end the server's maintenance, DOWN until both its checks succeed.
+
+    `health down` comes last: when a server leaves maintenance, HAProxy counts its health checks as passed. An agent
+    that responds before the first health check would set the server UP, whether its engine works or not.
+    """
     return (
-        f"set server {path} health down",
         f"enable agent {path}",
         f"set server {path} agent down",
         f"enable health {path}",
+        f"set server {path} state ready",
+        f"set server {path} health down",
     )
 
 

@@ -67,6 +67,21 @@ def test_an_unhealthy_engine_never_gets_requests(router: Router) -> None:
     assert (router.server("i-1") or "").startswith("DOWN")
 
 
+def test_an_engine_that_never_answered_a_health_check_gets_no_requests(router: Router) -> None:
+    router.fleet.written = document(CHAT)
+    router.fleet.rules = RouterPolicy(pools={"chat": PoolPolicy(hold_seconds=1)})
+    replica = router.add("i-1", serve=False)
+    replica.does.hung = True
+    replica.__enter__()
+    router.until(lambda: replica.does.agent_checks >= 3, "its agent responded")
+    assert (router.server("i-1") or "").startswith("DOWN")
+    assert router.chat().status_code == 503
+    assert replica.does.requests == 0
+    replica.does.hung = False
+    router.ready("i-1")
+    assert router.chat().status_code == 200
+
+
 def test_an_unknown_model_gets_the_list_of_models(router: Router) -> None:
     router.fleet.written = document(CHAT)
     router.add("i-1")
