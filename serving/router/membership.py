@@ -99,7 +99,7 @@ def plan(
     for key in keep:
         server = there[key]
         if key in leaving:
-            changes.append(_return(server))
+            changes.append(_change(ServerStep.RETURN, server, *_end_maintenance(server.path)))
             leaving.discard(key)
         elif key in silent and now - silent[key] >= rules.silent.total_seconds() and server.ready:
             changes.append(_change(ServerStep.SILENCE, server, f"set server {server.path} state maint"))
@@ -137,16 +137,12 @@ def _add(backend: str, replica: Replica, rules: MembershipRules) -> ServerChange
         server=path,
         commands=(
             f"add server {path} {server_address(replica)} {arguments}",
-            *_awaken(path),
+            *_end_maintenance(path),
         ),
     )
 
 
-def _return(server: ServerStatus) -> ServerChange:
-    return _change(ServerStep.RETURN, server, *_awaken(server.path))
-
-
-def _awaken(path: str) -> tuple[str, ...]:
+def _end_maintenance(path: str) -> tuple[str, ...]:
     """Return commands that end the server's maintenance, DOWN until both its checks succeed.
 
     `health down` comes last: when a server leaves maintenance, HAProxy counts its health checks as passed. An agent
