@@ -133,10 +133,6 @@ class Figure:
         self.instances |= part.instances
         self.energy += part.energy
 
-    def serve(self, tokens: Tokens) -> None:
-        """Add tokens of an instance in the ledger."""
-        self.tokens += tokens
-
     @property
     def served(self) -> Tokens:
         """All tokens, also those without a known cost."""

@@ -357,7 +357,7 @@ def build(  # noqa: PLR0913 - the facts of a report
         if (held := served_by[-1]) is None:
             without_cost += engine.tokens
         else:
-            cells[_cell(held)].serve(engine.tokens)
+            cells[_cell(held)].tokens += engine.tokens
     energies = [
         (None if run is None else with_owner_at(run, facts.periods, one.since), one)
         for one in energy

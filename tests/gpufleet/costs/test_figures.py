@@ -18,7 +18,7 @@ def test_only_tokens_with_a_known_cost_divide_the_cost() -> None:
     assert without_tokens(figure) == "tokens without a known cost"
     whole = Figure()
     whole.include(figure)
-    whole.serve(Tokens(prompt=15, generation=5))
+    whole.tokens += Tokens(prompt=15, generation=5)
     assert whole.served == Tokens(prompt=22, cached=2, generation=8)
     assert whole.unit_costs().blended == Decimal(50_000)
 
